@@ -1,0 +1,34 @@
+"""The one error a user is meant to see: what was given, which rule it breaks, what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ArnoError(Exception):
+    """Bad input or a condition the user can mend. The command line prints it on one line, exit status 2.
+
+    >>> str(ArnoError("alpha = -1", "it must be positive", "try partition.alpha=0.5"))
+    'alpha = -1: it must be positive; try partition.alpha=0.5'
+    """
+
+    def __init__(self, value: str, rule: str, remedy: str = "") -> None:
+        super().__init__(f"{value}: {rule}" + (f"; {remedy}" if remedy else ""))
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
+    """The error for a name nobody registered: it offers the nearest known one.
+
+    >>> str(unknown("method", "fedpox", ["fedavg", "fedprox"]))
+    "unknown method 'fedpox': known are fedavg, fedprox; did you mean 'fedprox'?"
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    listed = ", ".join(names) if names else "none"
+    return ArnoError(f"unknown {kind} {name!r}", f"known are {listed}", f"did you mean {near[0]!r}?" if near else "")
+
+
+def need(extra: str, package: str) -> ArnoError:
+    """The error for an optional library that is not installed."""
+    return ArnoError(f"{package} is not installed", "this feature needs it", f"install it with: pip install 'arno[{extra}]'")

@@ -1,0 +1,116 @@
+"""Named factories. A setting on the command line is a keyword parameter of the factory it configures.
+
+`method=fedprox method.mu=0.1` calls `fedprox(mu=0.1)`; the default, the type and the documentation of `mu` stand
+in that function's signature and nowhere else. Methods, data sets, partitions, models and selections all work so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import ArnoError, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry:
+    """The factories of one group (`method`, `data`, …), found in the modules of one package."""
+
+    def __init__(self, group: str, package: str) -> None:
+        self.group, self.package = group, package
+        self._factories: dict[str, Callable[..., Any]] = {}
+        self._info: dict[str, dict[str, Any]] = {}
+        self._complete = False
+
+    def register(self, name: str, **info: Any) -> Callable[[F], F]:
+        """Decorator: make a factory known by `name`; `info` is shown in listings (paper, formula, …)."""
+
+        def add(factory: F) -> F:
+            self._factories[name] = factory
+            self._info[name] = info
+            return factory
+
+        return add
+
+    def names(self) -> list[str]:
+        """Every registered name, in alphabetical order."""
+        if not self._complete:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
+                importlib.import_module(f"{self.package}.{module.name}")
+            self._complete = True
+        return sorted(self._factories)
+
+    def info(self, name: str) -> Mapping[str, Any]:
+        """What was said of `name` when it was registered."""
+        self.get(name)
+        return self._info[name]
+
+    def get(self, name: str, target: str | None = None) -> Callable[..., Any]:
+        """The factory called `name`; with `custom`, the user's own at `target` (`file.py:factory` or `module:factory`)."""
+        if name == "custom":
+            if not target:
+                raise ArnoError(
+                    f"{self.group}=custom without {self.group}.target",
+                    "a custom factory is named by file or module",
+                    f"add {self.group}.target=my_file.py:factory",
+                )
+            return load_target(target)
+        if name not in self._factories and name not in self.names():
+            raise unknown(self.group, name, [*self.names(), "custom"])
+        return self._factories[name]
+
+    def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:
+        """The keyword-only parameters of a factory: its settings."""
+        parameters = inspect.signature(self.get(name, target), eval_str=True).parameters.values()
+        return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def build(self, config: Mapping[str, Any], *arguments: Any) -> Any:
+        """Call the factory that `config` names (`{"name": …, settings}`) with the positional `arguments`."""
+        settings = dict(config)
+        name, target = settings.pop("name"), settings.pop("target", None)
+        return self.get(name, target)(*arguments, **settings)
+
+
+def load_target(target: str) -> Callable[..., Any]:
+    """Import `package.module:attribute` or `path/to/file.py:attribute`."""
+    where, colon, attribute = target.rpartition(":")
+    if not colon:
+        raise ArnoError(f"target {target!r}", "it must name a file or module and what to take from it", "write file.py:name")
+    if where.endswith(".py"):
+        path = Path(where).expanduser().resolve()
+        if not path.is_file():
+            raise ArnoError(f"target {target!r}", f"there is no file {path}", "give a path relative to where you are")
+        name = f"arno_target_{path.stem}_{abs(hash(str(path)))}"
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+    else:
+        name = where
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ArnoError(f"target {target!r}", f"cannot import {where}: {error}", "is it installed, or in this folder?") from error
+    try:
+        factory = getattr(sys.modules[name], attribute)
+    except AttributeError:
+        raise unknown(f"name in {where}", attribute, [n for n in vars(sys.modules[name]) if not n.startswith("_")]) from None
+    if not callable(factory):
+        raise ArnoError(f"target {target!r}", f"{attribute} is a {type(factory).__name__}, not something to call", "name a function or class")
+    return factory  # type: ignore[no-any-return]
