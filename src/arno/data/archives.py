@@ -1,0 +1,44 @@
+"""Reading members of tar and zip archives in memory: nothing is ever extracted to disk."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from ..errors import ArnoError
+
+
+def safe_name(archive: Path, name: str) -> str:
+    """The member's name, unless it points outside its archive."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise ArnoError(f"{archive}: member {name!r}", "it points outside the archive", "do not trust this file")
+    return name
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the many ways in which a damaged archive fails into one error."""
+    try:
+        yield
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+        raise ArnoError(str(path), f"damaged or cut short: {error}", "delete it and get it again") from error
+
+
+def read_tar(path: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+    """The contents of the wanted members of a .tar.gz, which must be regular files."""
+    missing = set(wanted)
+    found: dict[str, bytes] = {}
+    with reading(path), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            name = safe_name(path, member.name)
+            if name in missing and member.isreg() and (file := archive.extractfile(member)) is not None:
+                found[name] = file.read()
+                missing.discard(name)
+    if missing:
+        raise ArnoError(str(path), f"it lacks {', '.join(sorted(missing))}", "is this the published binary archive?")
+    return found

@@ -1,0 +1,130 @@
+"""Images and labels from Parquet files laid out as on the hub: encoded images in a column, labels in another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArnoError
+from .images import Array, Blob, cached, decode, drop_grey
+
+IMAGE_NAMES = ("img", "image", "picture", "pixel_values")
+LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
+
+
+def find_parquet(folder: Path) -> dict[str, list[Path]]:
+    """The files `train-*.parquet` and `test-*.parquet` of a folder."""
+    return {split: sorted(folder.glob(f"{split}-*.parquet")) for split in ("train", "test")}
+
+
+def read_parquet(
+    name: str,
+    train: list[Path],
+    test: list[Path],
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    size: int | None = None,
+) -> dict[str, Array]:
+    """Arrays x, y, x_test, y_test and classes (names); decoded once, then from the cache.
+
+    Args:
+        name: of the data set, for the cache.
+        train, test: the files; no test files leave x_test and y_test out.
+        image_column, label_column: found by name and type if not given.
+        size: images are brought to `size` × `size`; without it all must be of one size.
+    """
+
+    def build() -> dict[str, Array]:
+        image, label, names = _columns(train[0], image_column, label_column)
+        x, y = _read(train, image, label, size)
+        x_test, y_test = _read(test, image, label, size) if test else (x[:0], y[:0])
+        if y.dtype.kind != "i":
+            found, y = np.unique(y, return_inverse=True)
+            if not np.isin(y_test, found).all():
+                raise ArnoError(f"column {label} of {test[0]}", "a label occurs in the test data only")
+            y_test, names = np.searchsorted(found, y_test), [str(v) for v in found]
+        x, x_test = drop_grey(x, x_test)
+        classes = names or [str(i) for i in range(int(max(y.max(initial=0), y_test.max(initial=0))) + 1)]
+        rest = {"x_test": x_test, "y_test": y_test} if test else {}
+        return {"x": x, "y": y, "classes": np.array(classes, dtype=np.str_), **rest}
+
+    return cached(name, [*train, *test], (image_column, label_column, size), build)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ArnoError(str(path), f"damaged or not a Parquet file: {reason}", "delete it and get it again") from error
+
+
+def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str, list[str]]:
+    """The names of the image and the label column, and of the classes where the file tells."""
+    import pyarrow
+    from pyarrow import parquet
+
+    with _reading(path):
+        schema = parquet.read_schema(path)
+
+    def is_image(kind: Any) -> bool:
+        if pyarrow.types.is_struct(kind):
+            return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+        return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+    def is_label(kind: Any) -> bool:
+        return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_string(kind))
+
+    def pick(asked: str | None, what: str, usual: tuple[str, ...], fits: Any) -> str:
+        fitting = [f.name for f in schema if fits(f.type)]
+        known = [n for n in (usual if asked is None else [asked]) if n in fitting]
+        if known or (asked is None and len(fitting) == 1):
+            return (known or fitting)[0]
+        rule = f"which column holds the {what}? There are {', '.join(schema.names)}"
+        raise ArnoError(f"{path}: column {asked or 'not named'}", rule, f"set data.{what}_column")
+
+    image = pick(image, "image", IMAGE_NAMES, is_image)
+    label = pick(label, "label", LABEL_NAMES, is_label)
+    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    names = about.get("info", {}).get("features", {}).get(label, {}).get("names")
+    return image, label, [str(n) for n in names] if isinstance(names, list) else []
+
+
+def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[Array, Array]:
+    """Decoded images and raw labels of some files."""
+    from pyarrow import parquet
+
+    labels: list[Array] = []
+
+    def blobs() -> Iterator[Blob]:
+        for path in files:
+            with _reading(path), parquet.ParquetFile(path) as file:
+                row = 0
+                for batch in file.iter_batches(batch_size=2048, columns=[image, label]):
+                    column = batch.column(label)
+                    if column.null_count:
+                        raise ArnoError(f"{path}: column {label}", "a sample has no label", "drop such rows")
+                    labels.append(column.to_numpy(zero_copy_only=False))
+                    for value in batch.column(image).to_pylist():
+                        content = value.get("bytes") if isinstance(value, dict) else value
+                        if content is None:
+                            raise ArnoError(f"{path}: row {row}", "it has no image bytes", "drop such rows")
+                        yield f"{path}: row {row}", content
+                        row += 1
+
+    count = 0
+    for path in files:
+        with _reading(path):
+            count += parquet.read_metadata(path).num_rows
+    x = decode(blobs(), count, size)
+    y = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
+    return x, y.astype(np.int64) if y.dtype.kind in "iu" else y.astype(np.str_)

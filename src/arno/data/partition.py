@@ -1,0 +1,336 @@
+"""How the training data is divided among clients.
+
+Every factory takes the labels, the number of clients and the seed, and its own settings as keywords. The result is
+disjoint, complete (except for `replace` and `file`) and leaves no client empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.seeds import numpy_stream, stream
+from ..errors import ArnoError
+from ..registry import Registry
+from .dataset import Ints, Labels, as_labels, rank_in_class
+
+partitions = Registry("partition", "arno.data.partition")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which samples each client has, in two arrays, so that a million clients are no burden.
+
+    Args:
+        indices: the samples of all clients, one client after another (int64, or int32 to save memory).
+        offsets: `[N + 1]`; client k has `indices[offsets[k]:offsets[k + 1]]`.
+
+    >>> two = Partition(torch.tensor([4, 5, 6]), torch.tensor([0, 1, 3]))
+    >>> len(two), two[1].tolist(), two.sizes.tolist()
+    (2, [5, 6], [1, 2])
+    """
+
+    indices: Tensor
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> Tensor:
+        """The sample indices of one client, int64."""
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self.indices[self.offsets[client] : self.offsets[client + 1]].long()
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many samples each client has, `[N]`."""
+        return self.offsets.diff()
+
+    def within(self, index: Tensor) -> Partition:
+        """The same partition of a part of the data: sample i of the part is sample `index[i]` of the whole."""
+        return Partition(index[self.indices], self.offsets)
+
+    def label_counts(self, y: Labels, n_classes: int) -> Tensor:
+        """How often each client has each class, `[N, n_classes]`."""
+        labels = torch.from_numpy(as_labels(y))[self.indices]
+        cells = torch.repeat_interleave(torch.arange(len(self)) * n_classes, self.sizes).add_(labels)
+        return torch.bincount(cells, minlength=len(self) * n_classes).view(len(self), n_classes)
+
+    def heterogeneity(self, y: Labels, n_classes: int) -> float:
+        """How far clients are from the pooled labels: the mean over clients of ½ Σ_c |p_k(c) − p(c)|, in [0, 1].
+
+        >>> same = Partition(torch.arange(4), torch.tensor([0, 2, 4]))
+        >>> same.heterogeneity(torch.tensor([0, 1, 0, 1]), 2), same.heterogeneity(torch.tensor([0, 0, 1, 1]), 2)
+        (0.0, 0.5)
+        """
+        counts = self.label_counts(y, n_classes).double()
+        pooled = counts.sum(0) / counts.sum()
+        own = counts / counts.sum(1, keepdim=True).clamp(min=1)
+        return float((own - pooled).abs().sum(1).mean() / 2)
+
+
+def by_owner(owner: Ints, clients: int) -> Partition:
+    """The partition in which sample i belongs to client `owner[i]`."""
+    sizes = np.bincount(owner, minlength=clients)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(torch.from_numpy(np.argsort(owner, kind="stable")), torch.from_numpy(offsets))
+
+
+def _checked(y: Labels, clients: int) -> Ints:
+    labels = as_labels(y)
+    if clients < 1:
+        raise ArnoError(f"clients = {clients}", "there must be at least one", "try clients=10")
+    if clients > len(labels):
+        raise ArnoError(
+            f"clients = {clients}",
+            f"{len(labels)} training samples cannot give each client one",
+            "use fewer clients, or partition=replace",
+        )
+    return labels
+
+
+@partitions.register("iid")
+def iid(y: Labels, clients: int, seed: int) -> Partition:
+    """Samples dealt at random; sizes differ by at most one.
+
+    >>> iid(torch.zeros(7), 3, seed=0).sizes.tolist()
+    [3, 2, 2]
+    """
+    n = len(_checked(y, clients))
+    return by_owner(numpy_stream(seed, "partition").permutation(n) % clients, clients)
+
+
+@partitions.register("dirichlet")
+def dirichlet(
+    y: Labels,
+    clients: int,
+    seed: int,
+    *,
+    alpha: float = 0.5,
+    equal: bool = False,
+    min_size: int = 1,
+    tries: int = 2000,
+) -> Partition:
+    """Label skew: class c is divided among the clients in proportions p_c ~ Dirichlet(α, …, α).
+
+    If some client has fewer than `min_size` samples, the proportions of one class after another are drawn again,
+    and a draw is kept unless it leaves clients shorter than before.
+
+    Args:
+        alpha: the smaller, the fewer classes a client has; large values approach `iid`.
+        equal: give all clients the same number of samples; each then draws its own class proportions
+            ~ Dirichlet(α, …, α), weighted by class size, and takes what is left of the classes it wants.
+        min_size: the least number of samples of a client.
+        tries: how many times to draw again before giving up.
+    """
+    labels = _checked(y, clients)
+    if not (alpha > 0 and np.isfinite(alpha)):
+        raise ArnoError(f"partition.alpha = {alpha}", "it must be a positive number", "try partition.alpha=0.5")
+    if min_size < 1:
+        raise ArnoError(f"partition.min_size = {min_size}", "a client needs at least one sample")
+    if min_size * clients > len(labels):
+        raise ArnoError(
+            f"partition.min_size = {min_size} with clients = {clients}",
+            f"that takes {min_size * clients} training samples and there are {len(labels)}",
+            f"use fewer clients or partition.min_size={len(labels) // clients}",
+        )
+    random = numpy_stream(seed, "partition")
+    _, labels, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if equal:
+        table = _equal_table(counts, clients, alpha, random)
+    else:
+        table = _skewed_table(counts, clients, alpha, min_size, tries, random)
+    # Sample number r of class c goes to the client in whose share of the class r falls.
+    ends = np.cumsum(table, axis=1) + (np.cumsum(counts) - counts)[:, None]
+    place = rank_in_class(labels, random) + (np.cumsum(counts) - counts)[labels]
+    return by_owner(np.searchsorted(ends.ravel(), place, side="right") % clients, clients)
+
+
+def _skewed_table(
+    counts: Ints, clients: int, alpha: float, min_size: int, tries: int, random: np.random.Generator
+) -> Ints:
+    """How many samples of each class (row) each client (column) gets; rows sum to `counts`."""
+
+    def row(count: int) -> Ints:
+        ends = np.floor(np.cumsum(random.dirichlet(np.full(clients, alpha))) * count + 1e-9).astype(np.int64)
+        ends[-1] = count
+        return random.permutation(np.diff(ends, prepend=0))
+
+    def shortage(sizes: Ints) -> int:
+        return int(np.maximum(min_size - sizes, 0).sum())
+
+    table = np.stack([row(count) for count in counts])
+    sizes = table.sum(0)
+    short = shortage(sizes)
+    for attempt in range(tries):
+        if not short:
+            return table
+        label = attempt % len(counts)
+        drawn = row(counts[label])
+        changed = sizes - table[label] + drawn
+        if (now := shortage(changed)) <= short:
+            table[label], sizes, short = drawn, changed, now
+    if short:
+        raise ArnoError(
+            f"partition.alpha = {alpha} with clients = {clients}, partition.min_size = {min_size}",
+            f"{tries} draws left some client with {sizes.min()} of {int(counts.sum())} samples",
+            "try partition.equal=true, fewer clients or a larger alpha" + " or a smaller min_size" * (min_size > 1),
+        )
+    return table
+
+
+def _equal_table(counts: Ints, clients: int, alpha: float, random: np.random.Generator) -> Ints:
+    """The same for clients of equal size, who come in turn and take what is left of the classes they want."""
+    total, left = int(counts.sum()), counts.copy()
+    wishes = random.dirichlet(np.full(len(counts), alpha), size=clients) * counts
+    table = np.zeros((len(counts), clients), dtype=np.int64)
+    for turn, client in enumerate(random.permutation(clients)):
+        need = total // clients + (turn < total % clients)
+        while need:
+            wish = wishes[client] * (left > 0)
+            if not wish.sum() > 0:
+                wish = left
+            got = np.minimum(random.multinomial(need, wish / wish.sum()), left)
+            table[:, client] += got
+            left -= got
+            need -= int(got.sum())
+    return table
+
+
+@partitions.register("shards")
+def shards(y: Labels, clients: int, seed: int, *, shards: int = 2) -> Partition:
+    """The data sorted by label, cut into equal shards, `shards` of them dealt to each client at random.
+
+    Args:
+        shards: shards per client; a client has about that many classes.
+    """
+    labels = _checked(y, clients)
+    n, total = len(labels), clients * shards
+    if shards < 1 or total > n:
+        raise ArnoError(
+            f"partition.shards = {shards} with clients = {clients}",
+            f"{n} training samples can be cut into 1 to {n} shards",
+            f"try partition.shards={max(1, n // clients)}" if shards > 0 else "try partition.shards=2",
+        )
+    random = numpy_stream(seed, "partition")
+    shuffled = random.permutation(n)
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    holder = random.permutation(total) % clients
+    owner = np.empty(n, dtype=np.int64)
+    owner[by_label] = holder[np.arange(n) * total // n]
+    return by_owner(owner, clients)
+
+
+@partitions.register("classes")
+def classes(y: Labels, clients: int, seed: int, *, classes: int = 2) -> Partition:
+    """Every client holds `classes` classes; a class is divided evenly among its holders.
+
+    All classes have about as many holders, but none more than it has samples; every class that occurs has one.
+
+    Args:
+        classes: classes per client.
+
+    >>> split = classes(torch.arange(10).repeat(10), 20, seed=0, classes=3)
+    >>> (split.label_counts(torch.arange(10).repeat(10), 10) > 0).sum(1).unique().tolist()
+    [3]
+    """
+    _, labels, counts = np.unique(_checked(y, clients), return_inverse=True, return_counts=True)
+    setting = f"partition.classes = {classes} with clients = {clients}"
+    if not 1 <= classes <= len(counts):
+        raise ArnoError(setting, f"there are {len(counts)} classes", f"choose 1 to {len(counts)}")
+    if clients * classes < len(counts):
+        rule = f"some of the {len(counts)} classes would be held by nobody"
+        raise ArnoError(setting, rule, f"try partition.classes={-(-len(counts) // clients)}")
+    if clients * classes > np.minimum(counts, clients).sum():
+        rule = f"{len(labels)} training samples in {len(counts)} classes do not go round"
+        raise ArnoError(setting, rule, "use fewer clients or fewer classes per client")
+    random = numpy_stream(seed, "partition")
+    holders = _holders(counts, clients, clients * classes, random)
+    # Sample number r of a class goes to holder r modulo the number of holders.
+    starts = np.cumsum([0, *(len(h) for h in holders)])
+    rank = rank_in_class(labels, random)
+    return by_owner(np.concatenate(holders)[starts[labels] + rank % np.diff(starts)[labels]], clients)
+
+
+def _holders(counts: Ints, clients: int, places: int, random: np.random.Generator) -> list[Ints]:
+    """For each class the clients that hold it: `places` in all, the same number for every client."""
+    room = np.minimum(counts, clients)
+    level = next(v for v in range(clients, 0, -1) if np.minimum(room, v).sum() <= places)
+    degree = np.minimum(room, level)
+    more = random.permutation(np.flatnonzero(room > level))[: places - int(degree.sum())]
+    degree[more] += 1
+    need = np.full(clients, places // clients)
+    holders = [np.empty(0, dtype=np.int64)] * len(counts)
+    for label in random.permutation(len(counts)):  # those with most to fill go first: this never leads astray
+        holders[label] = np.argsort(random.random(clients) - need)[: degree[label]]
+        need[holders[label]] -= 1
+    return holders
+
+
+@partitions.register("quantity")
+def quantity(y: Labels, clients: int, seed: int, *, exponent: float = 1.0) -> Partition:
+    """Sizes by a power law, labels at random: the r-th largest client has about ∝ r^−exponent samples.
+
+    Args:
+        exponent: 0 gives equal sizes; the larger, the more the first clients have.
+    """
+    n = len(_checked(y, clients))
+    if not (exponent >= 0 and np.isfinite(exponent)):
+        raise ArnoError(f"partition.exponent = {exponent}", "it must not be negative", "try partition.exponent=1")
+    random = numpy_stream(seed, "partition")
+    weight = np.arange(1, clients + 1) ** -float(exponent)
+    ends = np.round(np.cumsum(weight) / weight.sum() * (n - clients)).astype(np.int64)
+    sizes = random.permutation(1 + np.diff(ends, prepend=0))  # one each, the rest by the law
+    return by_owner(random.permutation(np.repeat(np.arange(clients), sizes)), clients)
+
+
+@partitions.register("replace")
+def replace(y: Labels, clients: int, seed: int, *, size: int = 20) -> Partition:
+    """Every client draws `size` samples with replacement, so there may be more clients than samples.
+
+    Args:
+        size: samples per client.
+    """
+    if clients < 1 or size < 1 or not len(y):
+        raise ArnoError(f"clients = {clients}, partition.size = {size}", "both must be positive, and data there")
+    kind = torch.int32 if len(y) < 2**31 else torch.int64
+    drawn = torch.randint(len(y), (clients * size,), generator=stream(seed, "partition"), dtype=kind)
+    return Partition(drawn, torch.arange(clients + 1) * size)
+
+
+@partitions.register("file")
+def file(y: Labels, clients: int, seed: int, *, path: str | None = None) -> Partition:
+    """A partition of your own: a JSON list with one list of sample indices per client.
+
+    Args:
+        path: the JSON file; no index may occur twice, none need occur.
+    """
+    if path is None:
+        raise ArnoError("partition=file", "which file is it?", "add partition.path=clients.json")
+    try:
+        rows = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArnoError(f"partition.path = {path}", f"it cannot be read as JSON: {error}") from error
+    if not (isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)):
+        raise ArnoError(f"partition.path = {path}", "it must hold a list of lists of indices", "write [[0, 2], [1, 3]]")
+    if len(rows) != clients:
+        rule = f"it has lists for {len(rows)} clients, the run has {clients}"
+        raise ArnoError(f"partition.path = {path}", rule, f"set clients={len(rows)}")
+    used = np.zeros(len(y), dtype=bool)
+    for client, row in enumerate(rows):
+        where = f"client {client} in {path}"
+        if not row:
+            raise ArnoError(where, "it has no samples", "every client needs at least one")
+        if not all(type(index) is int and 0 <= index < len(y) for index in row):
+            raise ArnoError(where, f"indices must be whole numbers from 0 to {len(y) - 1}")
+        if len(set(row)) < len(row) or used[row].any():
+            raise ArnoError(where, "it has a sample twice or shares one with an earlier client")
+        used[row] = True
+    offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    return Partition(torch.tensor([index for row in rows for index in row]), offsets)

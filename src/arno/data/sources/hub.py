@@ -1,0 +1,86 @@
+"""Any image classification data set of the Hugging Face hub, through the Parquet files the hub makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlencode
+
+from ...errors import ArnoError
+from ..arrays import from_arrays
+from ..dataset import Dataset, source
+from ..download import fetch, home
+from ..parquet import find_parquet, read_parquet
+
+LISTING = "https://datasets-server.huggingface.co/parquet"
+TEST_SPLITS = ("test", "validation", "valid", "val")
+
+
+@source("hub")
+def hub(
+    *,
+    name: str | None = None,
+    subset: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    size: int | None = None,
+    test: float = 0.2,
+    root: str | None = None,
+) -> Dataset:
+    """Images and labels of a data set on the hub, such as `data=hub data.name=uoft-cs/cifar10`.
+
+    Args:
+        name: its name there, owner/name.
+        subset: which of its configurations; needed where there are several.
+        image_column, label_column: found by name and type if not given.
+        size: bring images to `size` × `size` pixels; needed where they differ.
+        test: the share held out for testing where the hub has neither a test nor a validation split.
+        root: a folder that has `train-*.parquet` and, if there are any, `test-*.parquet`; without it they are
+            downloaded.
+    """
+    if root is not None:
+        files = find_parquet(home("hub", root))
+        if not files["train"]:
+            raise ArnoError(f"data.root = {root}", "there is no train-*.parquet", "leave data.root out to download")
+    elif name is None:
+        raise ArnoError("data=hub", "which data set is it?", "add data.name=owner/name")
+    else:
+        files = _download(name, subset)
+    short = re.sub(r"[^\w.-]+", "-", name or "hub")
+    arrays = read_parquet(
+        short, files["train"], files["test"], image_column=image_column, label_column=label_column, size=size
+    )
+    return from_arrays(short, arrays, test=test)
+
+
+def _download(repo: str, subset: str | None) -> dict[str, list[Path]]:
+    """The hub's Parquet files of a data set, fetched unless they are here."""
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repo):
+        raise ArnoError(f"data.name = {repo}", "a data set is named owner/name", "try data.name=uoft-cs/cifar10")
+    folder = home("hub", None) / repo.replace("/", "--")
+    listing = fetch(f"{LISTING}?{urlencode({'dataset': repo})}", folder / "listing.json")
+    try:
+        about = json.loads(listing.read_text(encoding="utf-8"))
+        entries = [(e["config"], e["split"], e["url"], int(e["size"])) for e in about["parquet_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        listing.unlink()
+        raise ArnoError(f"the hub's listing of {repo}", f"it is not understood: {error!r}", "run again") from error
+    if about.get("partial"):
+        raise ArnoError(f"data.name = {repo}", "the hub offers only a part of so large a data set as Parquet")
+    subsets = sorted({entry[0] for entry in entries})
+    chosen = subset if subset is not None else subsets[0] if len(subsets) == 1 else "default"
+    if chosen not in subsets:
+        what = f"data.subset = {subset}" if subset else f"data.name = {repo}"
+        raise ArnoError(what, f"its subsets are {', '.join(subsets) or 'none'}", "name one with data.subset")
+    splits = {entry[1] for entry in entries if entry[0] == chosen}
+    if "train" not in splits:
+        raise ArnoError(f"data.name = {repo}", f"it has no split 'train', only {', '.join(sorted(splits))}")
+    tested = next((split for split in TEST_SPLITS if split in splits), None)
+    place = folder / re.sub(r"[^\w.-]+", "-", chosen).lstrip(".")
+    files: dict[str, list[Path]] = {"train": [], "test": []}
+    for split, kind in (("train", "train"), (tested, "test")):
+        wanted = [entry for entry in entries if entry[:2] == (chosen, split)]
+        for i, (_, _, url, size) in enumerate(wanted):
+            files[kind].append(fetch(url, place / f"{kind}-{i:05d}.parquet", size=size))
+    return files

@@ -1,0 +1,140 @@
+"""Your own data: arrays in an .npz file, or images in one folder per class."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import ArnoError
+from ..arrays import from_arrays
+from ..dataset import Dataset, source
+from ..download import home
+from ..images import Array, Blob, cached, decode, drop_grey
+
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+
+
+@source("npz")
+def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
+    """Arrays x, y and, if there are any, x_test, y_test and classes (names) of a NumPy .npz file.
+
+    x may be features `[n, f]`, grey images `[n, H, W]`, or images `[n, C, H, W]` or `[n, H, W, C]`; images as uint8
+    count 0 to 255, other numbers are taken as they are. y holds class numbers from 0, or names.
+
+    Args:
+        path: the file.
+        test: the share held out for testing where the file has no test data.
+    """
+    if path is None:
+        raise ArnoError("data=npz", "which file is it?", "add data.path=my.npz")
+    arrays = _load(path)
+    wanted = ["x", "y"] + ["x_test", "y_test"] * ("x_test" in arrays or "y_test" in arrays)
+    if missing := [key for key in wanted if key not in arrays]:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise ArnoError(f"data.path = {path}", f"it lacks {', '.join(missing)}; it has {found}")
+    tests = [key for key in wanted if key == "y_test"]
+    made = {key: _samples(path, key, arrays[key]) for key in wanted if key[0] == "x"}
+    made |= {key: _labels(path, key, arrays[key]) for key in wanted if key[0] == "y"}
+    names = arrays.get("classes")
+    if made["y"].dtype.kind == "U":
+        names = np.unique(made["y"]) if names is None else names
+        order = {str(name): i for i, name in enumerate(names)}
+        for key in ["y", *tests]:
+            made[key] = np.array([order.get(str(name), -1) for name in made[key]], dtype=np.int64)
+    if names is None:
+        names = np.arange(1 + max(int(made[key].max(initial=0)) for key in ["y", *tests]))
+    return from_arrays(Path(path).stem, made | {"classes": names}, test=test)
+
+
+def _load(path: str) -> dict[str, Array]:
+    try:
+        with np.load(Path(path).expanduser(), allow_pickle=False) as file:
+            if isinstance(file, np.ndarray):
+                raise ValueError("it is a single array, not an .npz file")
+            return dict(file)
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        remedy = "write it with np.savez(path, x=…, y=…), without objects"
+        raise ArnoError(f"data.path = {path}", f"it cannot be read: {error}", remedy) from error
+
+
+def _samples(path: str, key: str, x: Array) -> Array:
+    """Features as float32 `[n, f]`, images as `[n, C, H, W]`, uint8 or float32."""
+    if x.dtype.kind not in "uifb" or not 2 <= x.ndim <= 4:
+        rule = f"numbers of shape [n, f], [n, H, W] or [n, C, H, W] are needed, not {x.dtype} {list(x.shape)}"
+        raise ArnoError(f"{key} in {path}", rule)
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
+        x = x.transpose(0, 3, 1, 2)
+    if x.dtype == np.uint8 and x.ndim == 4:
+        return x
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and check() says so
+        return x.astype(np.float32)
+
+
+def _labels(path: str, key: str, y: Array) -> Array:
+    """Whole numbers as int64, names as strings, one per sample."""
+    y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim == 1 and y.dtype.kind == "U":
+        return y
+    if y.ndim == 1 and y.dtype.kind in "uib":
+        return y.astype(np.int64)
+    if y.ndim == 1 and y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.round(y)).all():
+        return y.astype(np.int64)
+    raise ArnoError(f"{key} in {path}", f"one whole number or name per sample is needed, not {y.dtype} {list(y.shape)}")
+
+
+@source("folder")
+def folder(*, root: str | None = None, size: int | None = None, test: float = 0.2) -> Dataset:
+    """Images sorted into one folder per class: `root/train/<class>/*` and `root/test/<class>/*`, or `root/<class>/*`.
+
+    Args:
+        root: the folder.
+        size: bring images to `size` × `size` pixels; needed where they differ.
+        test: the share held out for testing where there is no folder `test`.
+    """
+    if root is None:
+        raise ArnoError("data=folder", "which folder is it?", "add data.root=my/pictures")
+    place = home("folder", root)
+    split = (place / "train").is_dir()
+    train = _find(place / "train" if split else place)
+    tested = _find(place / "test") if split and (place / "test").is_dir() else {}
+    if not train:
+        raise ArnoError(f"data.root = {root}", "no folder in it has images", "put them into root/<class>/")
+    if extra := sorted(set(tested) - set(train)):
+        raise ArnoError(f"{place / 'test'}: {extra[0]}", "no such class is in the training data")
+    names = sorted(train)
+
+    def build() -> dict[str, Array]:
+        x, y = _decode(train, names, size)
+        if not tested:
+            return {"x": drop_grey(x, x[:0])[0], "y": y}
+        x_test, y_test = _decode(tested, names, size)
+        x, x_test = drop_grey(x, x_test)
+        return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
+
+    files = [file for found in (train, tested) for some in found.values() for file in some]
+    arrays = cached(place.resolve().name, files, size, build)
+    return from_arrays(place.resolve().name, arrays, test=test, classes=tuple(names))
+
+
+def _find(place: Path) -> dict[str, list[Path]]:
+    """The image files of every class that has any."""
+    found = {
+        sub.name: sorted(file for file in sub.iterdir() if file.suffix.lower() in IMAGES)
+        for sub in place.iterdir()
+        if sub.is_dir()
+    }
+    return {name: files for name, files in found.items() if files}
+
+
+def _decode(found: dict[str, list[Path]], names: list[str], size: int | None) -> tuple[Array, Array]:
+    labelled = [(file, i) for i, name in enumerate(names) for file in found.get(name, [])]
+
+    def blobs() -> Iterator[Blob]:
+        return ((str(file), file.read_bytes()) for file, _ in labelled)
+
+    return decode(blobs(), len(labelled), size), np.array([i for _, i in labelled], dtype=np.int64)

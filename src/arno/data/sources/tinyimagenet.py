@@ -1,0 +1,77 @@
+"""Tiny ImageNet from its zip archive, or from the folder it unpacks to."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import ArnoError
+from ..archives import reading, safe_name
+from ..arrays import from_arrays
+from ..dataset import Dataset, source
+from ..download import home, obtain
+from ..images import Array, Blob, cached, decode
+
+URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
+INNER = "tiny-imagenet-200"
+
+
+@source("tinyimagenet", shape="3x64x64", samples="100000 + 10000")
+def tinyimagenet(*, root: str | None = None) -> Dataset:
+    """200 classes of ImageNet at 64 × 64 pixels (Le and Yang, 2015); the published validation part is the test data.
+
+    Args:
+        root: a folder that has `tiny-imagenet-200.zip` or the unpacked `tiny-imagenet-200`; without it the archive is
+            downloaded.
+    """
+    folder = home("tinyimagenet", root)
+    path = folder / INNER if (folder / INNER).is_dir() else obtain(folder, root, URL, MD5)
+    arrays = cached("tinyimagenet", [path], None, lambda: _read(path))
+    return from_arrays("tinyimagenet", arrays, mean=(0.4802, 0.4481, 0.3975), std=(0.2770, 0.2691, 0.2821))
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """Images and labels of a zip archive or of a folder."""
+    with ExitStack() as stack:
+        read: Callable[[str], bytes]
+        if path.is_dir():
+            names = [f"{INNER}/{file.relative_to(path).as_posix()}" for file in path.rglob("*") if file.is_file()]
+            read = lambda name: (path.parent / name).read_bytes()  # noqa: E731
+        else:
+            stack.enter_context(reading(path))
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            names = [safe_name(path, name) for name in archive.namelist()]
+            read = archive.read
+        return _collect(path, sorted(names), read)
+
+
+def _collect(path: Path, names: list[str], read: Callable[[str], bytes]) -> dict[str, Array]:
+    listing, words = f"{INNER}/val/val_annotations.txt", f"{INNER}/words.txt"
+    train = [n for n in names if n.startswith(f"{INNER}/train/") and n.endswith(".JPEG")]
+    if not train or listing not in names:
+        raise ArnoError(str(path), f"no {INNER}/train/…/*.JPEG or no {listing}", "is this the published archive?")
+    ids = sorted({name.split("/")[2] for name in train})
+    number = {wnid: i for i, wnid in enumerate(ids)}
+    rows = [line.split("\t")[:2] for line in read(listing).decode().splitlines() if line.strip()]
+    if bad := [row for row in rows if len(row) < 2 or row[1] not in number]:
+        raise ArnoError(f"{listing} in {path}", f"a line names no class of the training data: {bad[0]}")
+    test = [f"{INNER}/val/images/{image}" for image, _ in rows]
+    if missing := set(test) - set(names):
+        raise ArnoError(str(path), f"{len(missing)} listed validation images are missing, such as {min(missing)}")
+    lines = read(words).decode().splitlines() if words in names else []
+    said = dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+    def blobs(chosen: list[str]) -> Iterator[Blob]:
+        return ((f"{path}: {name}", read(name)) for name in chosen)
+
+    return {
+        "x": decode(blobs(train), len(train)),
+        "y": np.array([number[name.split("/")[2]] for name in train]),
+        "x_test": decode(blobs(test), len(test)),
+        "y_test": np.array([number[wnid] for _, wnid in rows]),
+        "classes": np.array([said.get(wnid, wnid).split(",")[0] for wnid in ids], dtype=np.str_),
+    }
