@@ -25,10 +25,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
     """
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
-    listed = ", ".join(names) if names else "none"
-    return ArnoError(f"unknown {kind} {name!r}", f"known are {listed}", f"did you mean {near[0]!r}?" if near else "")
+    rule = f"known are {', '.join(names)}" if 0 < len(names) <= 16 else f"it is none of the {len(names)} known ones"
+    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else "")
 
 
 def need(extra: str, package: str) -> ArnoError:
     """The error for an optional library that is not installed."""
-    return ArnoError(f"{package} is not installed", "this feature needs it", f"install it with: pip install 'arno[{extra}]'")
+    return ArnoError(
+        f"{package} is not installed", "this feature needs it", f"install it with: pip install 'arno[{extra}]'"
+    )

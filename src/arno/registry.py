@@ -54,7 +54,7 @@ class Registry:
         return self._info[name]
 
     def get(self, name: str, target: str | None = None) -> Callable[..., Any]:
-        """The factory called `name`; with `custom`, the user's own at `target` (`file.py:factory` or `module:factory`)."""
+        """The factory called `name`; with `custom`, the user's own at `target` (`file.py:name` or `module:name`)."""
         if name == "custom":
             if not target:
                 raise ArnoError(
@@ -73,9 +73,9 @@ class Registry:
         return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def build(self, config: Mapping[str, Any], *arguments: Any) -> Any:
-        """Call the factory that `config` names (`{"name": …, settings}`) with the positional `arguments`."""
+        """Call the factory that `config` names (`{"kind": …, settings}`) with the positional `arguments`."""
         settings = dict(config)
-        name, target = settings.pop("name"), settings.pop("target", None)
+        name, target = settings.pop("kind"), settings.pop("target", None)
         return self.get(name, target)(*arguments, **settings)
 
 
@@ -83,7 +83,9 @@ def load_target(target: str) -> Callable[..., Any]:
     """Import `package.module:attribute` or `path/to/file.py:attribute`."""
     where, colon, attribute = target.rpartition(":")
     if not colon:
-        raise ArnoError(f"target {target!r}", "it must name a file or module and what to take from it", "write file.py:name")
+        raise ArnoError(
+            f"target {target!r}", "it must name a file or module and what to take from it", "write file.py:name"
+        )
     if where.endswith(".py"):
         path = Path(where).expanduser().resolve()
         if not path.is_file():
@@ -91,7 +93,8 @@ def load_target(target: str) -> Callable[..., Any]:
         name = f"arno_target_{path.stem}_{abs(hash(str(path)))}"
         if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
             try:
@@ -106,11 +109,19 @@ def load_target(target: str) -> Callable[..., Any]:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise ArnoError(f"target {target!r}", f"cannot import {where}: {error}", "is it installed, or in this folder?") from error
+            raise ArnoError(
+                f"target {target!r}", f"cannot import {where}: {error}", "is it installed, or in this folder?"
+            ) from error
     try:
         factory = getattr(sys.modules[name], attribute)
     except AttributeError:
-        raise unknown(f"name in {where}", attribute, [n for n in vars(sys.modules[name]) if not n.startswith("_")]) from None
+        raise unknown(
+            f"name in {where}", attribute, [n for n in vars(sys.modules[name]) if not n.startswith("_")]
+        ) from None
     if not callable(factory):
-        raise ArnoError(f"target {target!r}", f"{attribute} is a {type(factory).__name__}, not something to call", "name a function or class")
+        raise ArnoError(
+            f"target {target!r}",
+            f"{attribute} is a {type(factory).__name__}, not something to call",
+            "name a function or class",
+        )
     return factory  # type: ignore[no-any-return]

@@ -1,0 +1,45 @@
+"""Arno: federated optimisation under heterogeneous data. Many streams, one river.
+
+>>> import arno
+>>> result = arno.run("method=fedprox", "method.mu=0.1", rounds=5)    # doctest: +SKIP
+>>> result.history["test_accuracy"].iloc[-1]                          # doctest: +SKIP
+
+A model is a vector, a cohort is a matrix, a method is a few parts: `Federation` runs the round, a `Part` changes it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import ArnoError
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .core.federation import Federation, Local
+    from .core.part import Part
+    from .core.table import ClientTable
+    from .core.work import SGD, Result, Work
+    from .experiment.run import RunResult, resume, run
+
+#: Where the public names live; they are imported on first use, so that `import arno` costs nothing.
+_HOMES = {
+    "Federation": "core.federation",
+    "Local": "core.federation",
+    "Part": "core.part",
+    "ClientTable": "core.table",
+    "SGD": "core.work",
+    "Result": "core.work",
+    "Work": "core.work",
+    "RunResult": "experiment.run",
+    "resume": "experiment.run",
+    "run": "experiment.run",
+}
+
+__all__ = ["SGD", "ArnoError", "ClientTable", "Federation", "Local", "Part", "Result", "RunResult", "Work"]
+__all__ += ["__version__", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,5 @@
+"""`python -m arno` is `arno`."""
+
+from .cli import main
+
+main()

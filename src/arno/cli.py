@@ -1,0 +1,275 @@
+"""The command line. Each command is a function here; what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import ArnoError, unknown
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .experiment.run import RunResult
+
+EPILOG = """\
+examples
+  arno run                                              FedAvg on the embedded digits
+  arno run method=fedprox method.mu=0.1 partition.alpha=0.1 rounds=100 seed=1
+  arno run data=fashion_mnist model=lenet5 clients=100 participation=0.1 local.lr=0.05
+  arno compare method=fedavg,fedprox partition.alpha=0.1,1.0 seed=0..4
+  arno resume runs/20260131-120000-fedavg-1a2b          go on where a run was stopped
+  arno methods                                          what there is, with papers and settings
+"""
+
+RUN = """\
+Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
+follow it: method=fedprox method.mu=0.1. What may differ per client takes a number, a list with one number per client,
+or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)'.
+"""
+
+RUN_EXAMPLES = """\
+examples
+  arno run method=fedprox method.mu=0.1 data=fashion_mnist partition=dirichlet partition.alpha=0.3 \\
+      clients=100 participation=0.1 rounds=50 local.epochs=1 local.batch_size=32 local.lr=0.05 seed=0
+  arno run data=cifar10 data.root=~/data/cifar10 model=simple5layercnn clients=10
+  arno run data=npz data.path=mine.npz model=custom model.target=my_net.py:Net
+  arno run method=custom method.target=my_method.py:factory
+  arno run --config runs/…/config.yaml seed=1           a run again, with another seed
+
+A run is a folder (its path is the last line printed): config.yaml, manifest.json, metrics.jsonl, clients.parquet,
+checkpoints, final and best model, curves.png. Ctrl-C saves it; `arno resume` goes on.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: runs a command and exits with its status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        status = dispatch([a for a in arguments if a != "--debug"])
+    except ArnoError as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Find the command and run it."""
+    parser = argparse.ArgumentParser(
+        prog="arno",
+        description="Federated optimisation under heterogeneous data. Many streams, one river.",
+        epilog="commands\n" + "".join(f"  {n:<12}{f.__doc__}\n" for n, f in COMMANDS.items()) + "\n" + EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="arno COMMAND [key=value ...] [--help]",
+    )
+    parser.add_argument("--version", action="version", version=f"arno {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if not arguments or arguments[0].startswith("-"):
+        parser.parse_args(arguments)
+        parser.print_help()
+        return 0
+    if arguments[0] not in COMMANDS:
+        raise unknown("command", arguments[0], COMMANDS)
+    return COMMANDS[arguments[0]](arguments[1:])
+
+
+def _parser(command: str, description: str = "", epilog: str = "", settings: bool = True) -> argparse.ArgumentParser:
+    usage = f"arno {command} [key=value ...] [options]" if settings else None
+    parser = argparse.ArgumentParser(
+        prog=f"arno {command}",
+        usage=usage,
+        description=description or COMMANDS[command].__doc__,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if settings:
+        parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings")
+    return parser
+
+
+def _settings_help() -> str:
+    from .experiment.config import describe
+
+    rows = [(key, "null" if default is None else str(default), text) for key, default, text in describe()]
+    lines = [f"  {key:<20} {default:<10} {text}" for key, default, text in rows]
+    return "settings, their defaults and what they mean\n" + "\n".join(lines) + "\n\n"
+
+
+def run(arguments: list[str]) -> int:
+    """train a federation"""
+    asked = any(a in ("-h", "--help") for a in arguments)
+    parser = _parser("run", RUN, (_settings_help() if asked else "") + RUN_EXAMPLES)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
+    parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
+    options = parser.parse_intermixed_args(arguments)
+
+    from .experiment import config as configs
+
+    base = None if options.config is None else configs.read(options.config) | {"out": None}
+    config = configs.plain(configs.compose(options.overrides, base))
+
+    from .experiment.progress import choose
+    from .experiment.run import execute
+
+    return _finish(lambda: execute(config, choose(options.quiet)), options.quiet)
+
+
+def resume(arguments: list[str]) -> int:
+    """continue a run that was stopped or killed"""
+    parser = _parser("resume", "Continue a run. rounds=, eval.…= and checkpoint.…= may change; nothing else may.")
+    parser.add_argument("--previous", action="store_true", help="from the checkpoint before the last one")
+    parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
+    parser.usage = "arno resume RUN [key=value ...] [options]"
+    options = parser.parse_intermixed_args(arguments)
+    if not options.overrides:
+        parser.error("give the run's folder")
+    path, *overrides = options.overrides
+
+    from .experiment.progress import choose
+    from .experiment.run import resume as again
+
+    progress = choose(options.quiet)
+    return _finish(lambda: again(path, *overrides, progress=progress, previous=options.previous), options.quiet)
+
+
+def _finish(job: Callable[[], RunResult], quiet: bool) -> int:
+    from .experiment.run import Interrupted
+
+    try:
+        result = job()
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return 130
+    if not quiet:
+        _table(result)
+    print(result.path)
+    return 0
+
+
+def _table(result: RunResult) -> None:
+    """The run's last and best scores."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
+    scored = [row for row in rows if "test_accuracy" in row]
+    best_round = result.folder.manifest()["best_round"]
+    best = next((row for row in scored if row["round"] == best_round), scored[-1])
+    table = Table("", "round", "test accuracy", "test F1", "test loss", "validation F1")
+    for name, row in (("last", scored[-1]), ("best on validation", best)):
+        numbers = [row["test_accuracy"], row["test_f1"], row["test_loss"], row.get("val_f1")]
+        table.add_row(name, str(row["round"]), *("–" if x is None else f"{x:.4f}" for x in numbers))
+    console = Console()
+    console.print(table)
+    console.print(f"curves: {result.path / 'curves.png'}", highlight=False)
+
+
+def compare(arguments: list[str]) -> int:
+    """run methods × settings × seeds and print mean ± std"""
+    parser = _parser(
+        "compare",
+        "Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4.\n"
+        "Finished cells are skipped when the command is given again with the same out=.",
+    )
+    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
+    options = parser.parse_intermixed_args(arguments)
+
+    from .experiment.compare import compare as grid
+
+    return grid(options.overrides, options.jobs)
+
+
+def methods(arguments: list[str]) -> int:
+    """list the methods: paper, formula, parts, settings"""
+    parser = _parser("methods", settings=False)
+    parser.add_argument("name", nargs="?", help="show one method in full")
+    options = parser.parse_args(arguments)
+
+    from .report.listing import show_method, show_methods
+
+    if options.name:
+        show_method(options.name)
+    else:
+        show_methods()
+    return 0
+
+
+def data(arguments: list[str]) -> int:
+    """list data sets; `arno data show …` describes a partition and draws it"""
+    parser = _parser(
+        "data", "`arno data` lists the data sets; `arno data show data=… partition=…` describes a partition."
+    )
+    parser.add_argument("--out", type=Path, default=Path("partition.png"), help="the picture (default: partition.png)")
+    options = parser.parse_intermixed_args(arguments)
+
+    from .report.listing import show_data, show_partition
+
+    if not options.overrides:
+        show_data()
+        return 0
+    verb, *overrides = options.overrides
+    if verb != "show":
+        raise unknown("word after `arno data`", verb, ["show"])
+    show_partition(overrides, options.out)
+    return 0
+
+
+def conform(arguments: list[str]) -> int:
+    """replay conformance cases (the packaged ones by default)"""
+    parser = _parser("conform", settings=False)
+    parser.add_argument("cases", nargs="*", type=Path, metavar="CASE", help=".npz files")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--backend", default="serial", help="replay on this engine")
+    options = parser.parse_args(arguments)
+
+    from .conform import PACKAGED, implemented, replay
+
+    cases = options.cases or [case for case in sorted(PACKAGED.glob("*.npz")) if implemented(case)]
+    outcomes = []
+    for case in cases:
+        outcome = replay(case, options.backend)
+        outcomes.append(outcome)
+        if not options.json:
+            print(f"{outcome.name:<36} {outcome.error:.3e}  {'ok' if outcome.ok else 'FAIL'}", flush=True)
+    if options.json:
+        rows: list[dict[str, Any]] = [
+            {"name": o.name, "error": o.error, "tolerance": o.tolerance, "ok": o.ok} for o in outcomes
+        ]
+        print(json.dumps(rows, indent=2))
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+def completion(arguments: list[str]) -> int:
+    """print a completion script for your shell: eval "$(arno completion bash)\""""
+    from .completion import SCRIPTS, words
+
+    if arguments[:1] == ["--words"]:
+        print("\n".join(words(arguments[1:])))
+        return 0
+    parser = _parser("completion", settings=False)
+    parser.add_argument("shell", choices=sorted(SCRIPTS))
+    print(SCRIPTS[parser.parse_args(arguments).shell])
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run,
+    "resume": resume,
+    "compare": compare,
+    "methods": methods,
+    "data": data,
+    "conform": conform,
+    "completion": completion,
+}

@@ -1,0 +1,164 @@
+"""Conformance: replay cases that pin what a method computes, through the same classes that `arno run` uses.
+
+A case is an `.npz` without pickles that holds data, start, participation and batch order, so that no randomness is
+left, and the expected trajectory in float64. The packaged cases lie in `arno/conformance`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .core.federation import Federation, Local
+from .core.table import ClientTable
+from .core.work import SGD
+from .data.balance import balanced
+from .data.dataset import Transform
+from .data.partition import Partition
+from .engines import engines
+from .errors import ArnoError, unknown
+from .methods import methods
+from .models.linear import MLP
+from .problems.classification import Classification
+from .selection import Fixed
+
+#: What a replay yields: pairs (computed, expected).
+Pairs = Iterator[tuple[Any, Any]]
+
+PACKAGED = Path(__file__).parent / "conformance"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case's specification and arrays."""
+
+    spec: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    backend: str
+
+    def tensor(self, name: str) -> Tensor:
+        """An array as a tensor."""
+        return torch.from_numpy(self.arrays[name])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One line of the report."""
+
+    name: str
+    error: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Within tolerance; a NaN never is."""
+        return self.error <= self.tolerance
+
+
+def replay(path: Path, backend: str = "serial") -> Outcome:
+    """Run one case; the error is the largest absolute difference to any expected number."""
+    case = read(path, backend)
+    kind = case.spec["kind"]
+    if kind not in KINDS:
+        raise unknown("kind of case", kind, KINDS)
+    try:
+        errors = [_difference(mine, expected) for mine, expected in KINDS[kind](case)]
+    except KeyError as error:
+        raise ArnoError(
+            f"{path.name}", f"{error} is missing", "see the format of a case in docs/conformance.md"
+        ) from error
+    return Outcome(case.spec["name"], max(errors, key=lambda e: (np.isnan(e), e)), float(case.spec["tol"]))
+
+
+def read(path: Path, backend: str) -> Case:
+    """Read and check a case; nothing in it is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        spec = json.loads(str(arrays.pop("spec")))
+        missing = {"version", "name", "kind", "tol", "method"} - spec.keys()
+    except Exception as error:
+        raise ArnoError(f"{path}", f"is no conformance case ({error})", "give .npz files with a 'spec'") from error
+    if missing or spec["version"] != 1:
+        what = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {spec['version']}, not 1"
+        raise ArnoError(f"{path}", f"is no conformance case: its spec {what}", "give a case of version 1")
+    return Case(spec, arrays, backend)
+
+
+def federated(case: Case) -> Pairs:
+    """Rounds of a method on a tiny classification problem."""
+    spec, method = case.spec, dict(case.spec["method"])
+    name, weighting, server_lr = method.pop("name"), method.pop("weighting"), method.pop("server_lr")
+    problem = _classification(case)
+    fed = Federation(
+        problem,
+        [Fixed(spec["participation"]), *methods.get(name)(**method)],
+        engine=engines.get(case.backend)(problem),
+        local=_local(spec),
+        weighting=weighting,
+        server_lr=server_lr,
+        w=case.tensor("w0"),
+    )
+    for expected in case.arrays["w"]:
+        fed.round()
+        yield fed.w, expected
+    fed.engine.close()
+    state = {name: value for part in fed.parts for name, value in part.state().items()}
+    for name in ("c", "ck", "y"):
+        if name in case.arrays:
+            mine = state[name]
+            yield mine[torch.arange(mine.n)] if isinstance(mine, ClientTable) else mine, case.arrays[name]
+
+
+def balance(case: Case) -> Pairs:
+    """The balanced validation set: how many samples of each class, and how many different ones."""
+    labels, classes = case.tensor("labels"), case.spec["dims"]["classes"]
+    chosen = torch.as_tensor(balanced(labels, classes, seed=0))
+    yield torch.bincount(labels[chosen], minlength=classes), case.arrays["counts"]
+    yield torch.bincount(labels[chosen.unique()], minlength=classes), case.arrays["kept_distinct"]
+
+
+KINDS: dict[str, Callable[[Case], Pairs]] = {"federated": federated, "balance": balance}
+
+
+def implemented(path: Path) -> bool:
+    """Whether this version can replay the case."""
+    spec = read(path, "serial").spec
+    return spec["kind"] in KINDS and (spec["kind"] != "federated" or spec["method"]["name"] in methods.names())
+
+
+def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Classification:
+    spec, dims = case.spec, case.spec["dims"]
+    xs = [case.tensor(f"x_{k}") for k in range(spec["clients"])]
+    ys = [case.tensor(f"y_{k}").long() for k in range(spec["clients"])]
+    sizes = torch.tensor([0, *(len(y) for y in ys)])
+    hidden = (dims["hidden"],) if spec["model"] == "mlp" else ()
+    return Classification(
+        torch.cat(xs),
+        torch.cat(ys),
+        Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0)),
+        lambda: MLP(dims["features"], hidden, dims["classes"], "tanh"),
+        transform=Transform((0.0,), (1.0,), 1.0),
+        splits=splits,
+        classes=dims["classes"],
+        dtype=torch.float64,
+    )
+
+
+def _local(spec: dict[str, Any]) -> Local:
+    sgd = SGD(weight_decay=spec["weight_decay"], shuffle=False)
+    return Local(epochs=spec["epochs"], batch_size=spec["batch_size"], lr=spec["lr"], sgd=sgd)
+
+
+def _difference(mine: Any, expected: Any) -> float:
+    a, b = np.asarray(mine, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    if a.shape != b.shape:
+        return float("inf")
+    return float(np.abs(a - b).max()) if a.size else 0.0

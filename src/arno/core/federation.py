@@ -1,0 +1,245 @@
+"""The round. Everything a method does hangs on the five moments that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ArnoError
+from .local import Problem
+from .part import Ids, Part
+from .table import ClientTable
+from .values import PerClient, Values
+from .work import SGD, Result, Vec, Work
+
+#: A block holds at most this many numbers, so that memory does not grow with the cohort.
+BLOCK = 2**24
+
+
+class Engine(Protocol):
+    """Where clients train. Blocks come back in the order in which they were given."""
+
+    name: str
+    problem: Problem
+
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Train block after block, with a bounded number in flight."""
+        ...
+
+    def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
+        """Scores of models on a split."""
+        ...
+
+    def loss(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on each client's own data."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        ...
+
+
+#: The order in which a cohort is trained: all from the same model (`parallel`), or one after the other.
+Schedule = Callable[[Engine, Iterable[Work]], Iterator[tuple[Work, Result]]]
+
+
+def parallel(engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+    """Everybody starts from the model that the server sent."""
+    return engine.train(works)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Local training as the user sets it; `epochs`, `batch_size` and `lr` may differ per client."""
+
+    epochs: PerClient = 1
+    batch_size: PerClient = 32
+    lr: PerClient = 0.05
+    lr_decay: float = 1.0
+    sgd: SGD = SGD()
+
+
+class Federation:
+    """A server and its clients. Without parts this is FedAvg: w ← w + η_s Σ_{k∈S} p_k Δ_k.
+
+    >>> from arno.problems.quadratic import Quadratic
+    >>> problem = Quadratic(h=torch.tensor([1.0, 3.0]), e=torch.tensor([[2.0], [0.0]]))
+    >>> fed = Federation(problem, local=Local(lr=0.1), weighting="uniform")
+    >>> for _ in range(100):
+    ...     _ = fed.round()
+    >>> round(fed.w.item(), 4), problem.star.item()
+    (0.5, 0.5)
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        parts: Sequence[Part] = (),
+        *,
+        engine: Engine | None = None,
+        local: Local | None = None,
+        weighting: Literal["samples", "uniform"] = "samples",
+        server_lr: float = 1.0,
+        on_divergence: Literal["stop", "drop"] = "stop",
+        seed: int = 0,
+        w: Vec | None = None,
+    ) -> None:
+        if engine is None:
+            from ..engines.serial import Serial
+
+            engine = Serial(problem)
+        self.problem, self.engine, self.parts = problem, engine, list(parts)
+        self.n, self.layout, self.seed = problem.n, problem.layout, seed
+        self.local = local or Local()
+        self.weighting, self.server_lr, self.on_divergence = weighting, server_lr, on_divergence
+        self._epochs = self.per_client(self.local.epochs, "local.epochs", least=1, whole=True)
+        self._batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, whole=True)
+        self._lr = self.per_client(self.local.lr, "local.lr", above=0)
+        self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
+        self.t = 0  # rounds done
+        schedules = [part.schedule for part in self.parts if hasattr(part, "schedule")]
+        if len(schedules) > 1:
+            raise ArnoError("two parts set the order of training", "a round has one schedule", "leave one of them out")
+        self.schedule: Schedule = schedules[0] if schedules else parallel
+        for part in self.parts:
+            part.start(self)
+
+    def round(self) -> Round:
+        """One round: select, send, train, receive, step. Returns what is worth recording."""
+        t, record = self.t, Round(self.t)
+        ids: Ids = range(self.n)
+        for part in self.parts:
+            ids = part.select(ids, t)
+        for part in self.parts:
+            part.begin(t)
+        v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])
+        for work, out in self.schedule(self.engine, self.blocks(ids, t)):
+            work, out = self._diverged(work, out, record)
+            dv = work.weight @ out.delta
+            tail += dv[self.layout.d :]
+            for part in self.parts:
+                dv = part.receive(work, out, dv)
+            v += dv
+            record.add(work, out)
+        for part in self.parts:
+            v = part.finish(t, v)
+        step = self.server_lr * v
+        step[self.layout.d :] = tail  # buffers are averaged plainly
+        self.w = self.w + step
+        for part in self.parts:
+            record.numbers.update(part.record())
+        self.t += 1
+        return record
+
+    def blocks(self, ids: Ids, t: int) -> Iterator[Work]:
+        """The cohort as a stream of blocks of work; parts change each block as it is made."""
+        clients, count = torch.unique(torch.as_tensor(ids, dtype=torch.int64), return_counts=True)
+        weight = count.double() * (self.problem.sizes[clients].cpu() if self.weighting == "samples" else 1)
+        weight = weight / weight.sum()
+        m, rows = int(count.sum()), max(1, min(1024, BLOCK // self.layout.size))
+        for c, n, p in zip(clients.split(rows), count.split(rows), weight.split(rows), strict=True):
+            epochs, batch_size = self._epochs[c].long(), self._batch_size[c].long()
+            work = Work(
+                round=t,
+                seed=self.seed,
+                cohort=m,
+                clients=c,
+                count=self._here(n, torch.int64),
+                weight=self._here(p),
+                start=self.w.expand(len(c), -1),
+                epochs=epochs,
+                batch_size=batch_size,
+                steps=self._here(self.problem.steps(c, epochs, batch_size), torch.int64),
+                lr=self._here(self._lr[c] * self.local.lr_decay**t),
+                mu=self._here(torch.zeros(len(c))),
+                sgd=self.local.sgd,
+            )
+            for part in self.parts:
+                work = part.send(work)
+            yield work
+
+    def per_client(self, spec: PerClient, name: str, **rules: Any) -> Values:
+        """The values of a hyper-parameter that may differ per client, drawn once from their own stream."""
+        return Values(spec, self.n, seed=self.seed, name=name, **rules)
+
+    def table(self) -> ClientTable:
+        """A row per client, shaped like the model, zero until written."""
+        return ClientTable(self.n, self.w)
+
+    def state(self) -> dict[str, Any]:
+        """All that changes from round to round: tensors, client tables and plain numbers by name."""
+        state: dict[str, Any] = {"w": self.w, "t": self.t}
+        for i, part in enumerate(self.parts):
+            state |= {f"{i}.{type(part).__name__}.{name}": value for name, value in part.state().items()}
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave (tables as their dictionaries of tensors)."""
+        mine = self.state()
+        if mine.keys() != state.keys():
+            odd = ", ".join(sorted(mine.keys() ^ state.keys()))
+            raise ArnoError(
+                "this checkpoint is of another method", f"it does not agree on {odd}", "resume it with its own config"
+            )
+        for name, value in state.items():
+            owner: Any = self
+            if "." in name:
+                index, _, name = name.split(".", 2)
+                owner = self.parts[int(index)]
+            if isinstance(value, Tensor):
+                setattr(owner, name, value.to(self.w.device))
+            elif isinstance(value, dict):
+                getattr(owner, name).restore(value)
+            else:
+                setattr(owner, name, value)
+
+    def _here(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return x.to(self.w.device, dtype or self.w.dtype)
+
+    def _diverged(self, work: Work, out: Result, record: Round) -> tuple[Work, Result]:
+        """Refuse or drop clients whose update is not finite."""
+        fine = torch.isfinite(out.delta.sum(1))  # a sum is finite only if all of it is (short of overflow)
+        if fine.all():
+            return work, out
+        names = ", ".join(str(int(k)) for k in work.clients[~fine.cpu()])
+        if self.on_divergence == "stop":
+            raise ArnoError(
+                f"client {names} diverged in round {work.round + 1}",
+                "its update holds NaN or Inf",
+                "lower local.lr, set local.clip, or use on_divergence=drop",
+            )
+        record.dropped += int((~fine).sum())
+        keep = fine.nonzero()[:, 0].cpu()
+        return work.rows(keep), out.rows(keep)
+
+
+class Round:
+    """What happened in a round, client by client."""
+
+    def __init__(self, t: int) -> None:
+        self.t = t
+        self.dropped = 0
+        self.numbers: dict[str, float] = {}
+        self.clients: dict[str, list[Any]] = {}
+
+    def add(self, work: Work, out: Result) -> None:
+        """Note a block."""
+        window = work.windows
+        size = out.delta.shape[1]
+        row = {
+            "client": work.clients.tolist(),
+            "count": work.count.tolist(),
+            "weight": work.weight.tolist(),
+            "steps": work.steps.tolist(),
+            "lr": work.lr.tolist(),
+            "loss": out.loss.tolist(),
+            "delta_norm": out.delta.norm(dim=1).tolist(),
+            "uploaded": [size if window is None else len(window[j].index) for j in range(len(work))],
+            "seconds": out.seconds.tolist(),
+        }
+        for name, values in row.items():
+            self.clients.setdefault(name, []).extend(values)

@@ -1,0 +1,131 @@
+"""A model is one vector: names ↔ slices, and which units each coordinate belongs to.
+
+The vector holds the network's parameters in the order of `module.parameters()`, then its floating-point buffers (the
+tail: BatchNorm's running statistics). Every axis of every parameter may name the *group of units* it runs over (the
+filters of a convolution, the neurons of a layer), so that a unit can be taken out with everything that touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+#: A group of units; a group whose units each own `repeat` consecutive entries (flatten); or an axis that is never cut.
+Axis = str | tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter or buffer: where it lies in the vector, its shape, and the units along its axes."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    axes: tuple[Axis, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+    @property
+    def span(self) -> slice:
+        """The entries' place in the vector."""
+        return slice(self.start, self.start + self.numel)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a vector of `size` entries is a network: `d` parameters, then `size - d` buffers.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    >>> units = {"0.weight": ("h", None), "0.bias": ("h",), "2.weight": (None, "h")}
+    >>> layout = Layout.of(net, units)
+    >>> layout.d, layout.units, [s.name for s in layout.slots]
+    (23, {'h': 3}, ['0.weight', '0.bias', '2.weight', '2.bias'])
+    >>> layout.index({"h": torch.tensor([2])}).tolist()
+    [8, 9, 10, 11, 14, 17, 20, 21, 22]
+    """
+
+    slots: tuple[Slot, ...]
+    d: int
+    size: int
+
+    @classmethod
+    def of(cls, module: nn.Module, units: Mapping[str, tuple[Axis, ...]] | None = None) -> Layout:
+        """The layout of a network; `units` names the groups along the axes of its parameters."""
+        units = units or {}
+        slots, start = [], 0
+        for name, tensor in named_tensors(module):
+            slots.append(Slot(name, tuple(tensor.shape), start, units.get(name)))
+            start += tensor.numel()
+        return cls(tuple(slots), sum(p.numel() for p in module.parameters()), start)
+
+    @classmethod
+    def plain(cls, d: int) -> Layout:
+        """The layout of a problem whose unknown is simply a vector."""
+        return cls((Slot("w", (d,), 0),), d, d)
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many units each group has; empty when the network has no annotated hidden units."""
+        counts: dict[str, int] = {}
+        for slot in self.slots:
+            for axis, length in zip(slot.axes or (), slot.shape, strict=False):
+                if axis is not None:
+                    group, repeat = axis if isinstance(axis, tuple) else (axis, 1)
+                    counts.setdefault(group, length // repeat)
+        return counts
+
+    def slot(self, name: str) -> Slot:
+        """The slot called `name`."""
+        return next(slot for slot in self.slots if slot.name == name)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parameters and buffers as views of a vector."""
+        pieces = vector.split([slot.numel for slot in self.slots])
+        return {slot.name: piece.view(slot.shape) for slot, piece in zip(self.slots, pieces, strict=True)}
+
+    def index(self, kept: Mapping[str, Tensor]) -> Tensor:
+        """Coordinates that remain when each group keeps only its `kept` units, in the order of the smaller network."""
+        parts = []
+        for slot in self.slots:
+            at = torch.arange(slot.numel).view(slot.shape)
+            for dim, axis in enumerate(slot.axes or ()):
+                if axis is not None:
+                    group, repeat = axis if isinstance(axis, tuple) else (axis, 1)
+                    entries = (kept[group][:, None] * repeat + torch.arange(repeat)).flatten()
+                    at = at.index_select(dim, entries)
+            parts.append(slot.start + at.flatten())
+        return torch.cat(parts)
+
+
+def named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """What the vector holds: parameters in their order, then floating-point buffers."""
+    yield from module.named_parameters()
+    yield from ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """The network's parameters and buffers as one new vector."""
+    return torch.cat([t.detach().reshape(-1) for _, t in named_tensors(module)])
+
+
+def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
+    """Make the network's parameters, buffers and gradients views of flat buffers: writing one writes the other."""
+    start = 0
+    for name, tensor in list(named_tensors(module)):
+        stop = start + tensor.numel()
+        view = vector[start:stop].view(tensor.shape)
+        if isinstance(tensor, nn.Parameter):
+            tensor.data = view
+            if gradient is not None:
+                tensor.grad = gradient[start:stop].view(tensor.shape)
+        else:
+            owner, _, leaf = name.rpartition(".")
+            module.get_submodule(owner)._buffers[leaf] = view
+        start = stop

@@ -1,0 +1,111 @@
+"""Local training: the one kernel that every method and every engine runs.
+
+    w_k ← start
+    repeat E_k epochs, over batches b of D_k:
+        g ← ∇ℓ(w_k; b) + wd·w_k + μ_k (w_k − start) + drift
+        w_k ← w_k − η_k g
+    Δ_k ← w_k − start
+
+With a window only its coordinates exist (`extract`) or move (`mask`). Options off by default: the gradient of the
+loss is clipped to a norm before the other terms join it (as `clip_grad_norm_` before `torch.optim.SGD`), and
+momentum smooths g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .layout import Layout
+from .work import Job, Vec, Window
+
+
+class Learner(Protocol):
+    """A problem made ready for training in one place: flat buffers that its loss reads and its gradient fills."""
+
+    w: Vec
+    g: Vec
+    d: int
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """The batches of all of the client's epochs, in their order."""
+        ...
+
+    def gradient(self, batch: Any, job: Job) -> Tensor:
+        """Write ∇ℓ(w; batch) into `g[:d]` and return the loss."""
+        ...
+
+
+class Problem(Protocol):
+    """What is learned: clients with sizes, a vector with a layout, losses and scores."""
+
+    n: int
+    sizes: Tensor
+    layout: Layout
+    device: torch.device
+    dtype: torch.dtype
+
+    def init(self, seed: int) -> Vec:
+        """The model before the first round."""
+        ...
+
+    def learner(self, window: Window | None = None) -> Learner:
+        """A new learner; with an extracting window, of the smaller network."""
+        ...
+
+    def evaluate(self, w: Vec, split: str) -> dict[str, float]:
+        """Scores of a model on a split (`val`, `test`)."""
+        ...
+
+    def losses(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of a model on each client's own data."""
+        ...
+
+    def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
+        """How many SGD steps the clients take."""
+        ...
+
+
+def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
+    """Train one client; returns Δ_k (a new vector), the mean loss over its steps and what the probe made."""
+    w, g = learner.w, learner.g
+    window = job.window
+    inside = None if window is None else window.index.to(w.device)
+    cut = inside if window is not None and window.extract else None
+
+    start = job.start if cut is None else job.start[cut]
+    drift = job.drift if job.drift is None or cut is None else job.drift[cut]
+    w.copy_(start)
+    p, g, anchor = w[: learner.d], g[: learner.d], start[: learner.d]
+    drift = None if drift is None else drift[: learner.d]
+    mask = None
+    if inside is not None and cut is None:
+        mask = torch.zeros_like(w).index_fill_(0, inside, 1)[: learner.d]
+
+    sgd, velocity = job.sgd, None
+    total, steps = torch.zeros((), dtype=torch.float64, device=w.device), 0
+    for batch in learner.batches(job):
+        total += learner.gradient(batch, job)
+        steps += 1
+        if sgd.clip is not None:
+            g.mul_((sgd.clip / (g.norm() + 1e-6)).clamp(max=1.0))
+        if sgd.weight_decay:
+            g.add_(p, alpha=sgd.weight_decay)
+        if job.mu:
+            g.add_(p - anchor, alpha=job.mu)
+        if drift is not None:
+            g.add_(drift)
+        if mask is not None:
+            g.mul_(mask)
+        if sgd.momentum:
+            velocity = g.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(g)
+        p.add_(g if velocity is None else velocity, alpha=-job.lr)
+
+    delta = w - start
+    if cut is not None:
+        delta = torch.zeros_like(job.start).index_copy_(0, cut, delta)
+    extra = {} if job.probe is None else job.probe(learner, job)
+    return delta, float(total) / max(steps, 1), extra

@@ -1,0 +1,157 @@
+"""What the server asks of clients (`Work`) and what comes back (`Result`). Corrections are data, not hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .seeds import stream
+
+Vec = Tensor  #: one model, [d]
+Mat = Tensor  #: one model per client of a block, [rows, d]
+
+#: A term added to the cross-entropy: `term(view)` with a `problems.classification.View` of the batch.
+Term = Callable[[Any], Tensor]
+#: Computed on the client after training: `probe(learner, job)` → tensors that travel back with the result.
+Probe = Callable[[Any, "Job"], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """The settings of local training that all clients share."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    shuffle: bool = True
+    augment: bool = False
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the model that a client trains: `index` holds its coordinates, `units` how many each group keeps.
+
+    `extract` trains the smaller network made of those units; `mask` trains the full one and moves only those
+    coordinates.
+    """
+
+    index: Tensor
+    units: tuple[tuple[str, int], ...]
+    extract: bool = True
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's row of a `Work`: all that a worker needs, wherever it runs."""
+
+    round: int
+    client: int
+    seed: int
+    start: Vec
+    epochs: int
+    batch_size: int
+    lr: float
+    mu: float
+    sgd: SGD
+    drift: Vec | None = None
+    window: Window | None = None
+    terms: tuple[Term, ...] = ()
+    given: Mapping[str, Vec] = field(default_factory=dict)
+    probe: Probe | None = None
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """This client's random stream of this round."""
+        return stream(self.seed, purpose, self.round, self.client)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A block of clients in round `round`; row j of everything belongs to `clients[j]`.
+
+    `weight` is p_k and sums to one over the whole cohort; `count` says how often a client was drawn (one drawn twice
+    trains once and counts twice), `cohort` is m, the number of draws.
+    """
+
+    round: int
+    seed: int
+    cohort: int
+    clients: Tensor
+    count: Tensor
+    weight: Tensor
+    start: Mat
+    epochs: Tensor
+    batch_size: Tensor
+    steps: Tensor
+    lr: Tensor
+    mu: Tensor
+    sgd: SGD
+    drift: Mat | None = None
+    windows: tuple[Window, ...] | None = None
+    terms: tuple[Term, ...] = ()
+    given: Mapping[str, Mat] = field(default_factory=dict)
+    probe: Probe | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def share(self) -> Tensor:
+        """Each row's part of the plain mean over the cohort: 1/m per draw."""
+        return self.count.to(self.weight.dtype) / self.cohort
+
+    def add_drift(self, rows: Mat) -> Work:
+        """The same work with `rows` added to every local gradient."""
+        return replace(self, drift=rows if self.drift is None else self.drift + rows)
+
+    def masked(self, rows: Mat) -> Mat:
+        """`rows` with zeros outside each client's window."""
+        if self.windows is None:
+            return rows
+        out = torch.zeros_like(rows)
+        for j, window in enumerate(self.windows):
+            out[j, window.index] = rows[j, window.index]
+        return out
+
+    def job(self, j: int) -> Job:
+        """Row j."""
+        return Job(
+            round=self.round,
+            client=int(self.clients[j]),
+            seed=self.seed,
+            start=self.start[j],
+            epochs=int(self.epochs[j]),
+            batch_size=int(self.batch_size[j]),
+            lr=float(self.lr[j]),
+            mu=float(self.mu[j]),
+            sgd=self.sgd,
+            drift=None if self.drift is None else self.drift[j],
+            window=None if self.windows is None else self.windows[j],
+            terms=self.terms,
+            given={name: rows[j] for name, rows in self.given.items()},
+            probe=self.probe,
+        )
+
+    def rows(self, keep: Tensor) -> Work:
+        """The work of some of its rows (an index tensor)."""
+        cut: dict[str, Any] = {k: v[keep] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        windows = None if self.windows is None else tuple(self.windows[int(j)] for j in keep)
+        return replace(self, **cut, windows=windows, given={k: v[keep] for k, v in self.given.items()})
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a block's clients send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made."""
+
+    delta: Mat
+    loss: Tensor
+    seconds: Tensor
+    extra: tuple[dict[str, Tensor], ...] = ()
+
+    def rows(self, keep: Tensor) -> Result:
+        """The results of some of the rows."""
+        extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra)

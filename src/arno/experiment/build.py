@@ -1,0 +1,114 @@
+"""From a configuration to objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..core.federation import Federation, Local
+from ..core.part import Part
+from ..core.work import SGD
+from ..data.dataset import Dataset, load, split_validation
+from ..data.partition import Partition
+from ..errors import ArnoError
+from ..problems.classification import Classification
+from .config import registry
+
+
+@dataclass
+class Setup:
+    """Everything that a run works with."""
+
+    dataset: Dataset
+    partition: Partition
+    problem: Classification
+    federation: Federation
+
+
+def setup(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Setup:
+    """Build data, partition, problem, engine and federation; `parts` stand in for the configured method."""
+    dataset, partition, problem = classification(config)
+    if parts is None:
+        parts = method(config)
+    selection = registry("select").build(config["select"], config["participation"])
+    engine = registry("engine").build(config["engine"], problem)
+    local = dict(config["local"])
+    federation = Federation(
+        problem,
+        [selection, *parts],
+        engine=engine,
+        local=Local(
+            epochs=local["epochs"],
+            batch_size=local["batch_size"],
+            lr=local["lr"],
+            lr_decay=local["lr_decay"],
+            sgd=SGD(local["momentum"], local["weight_decay"], local["clip"], local["shuffle"], local["augment"]),
+        ),
+        weighting=config["weighting"],
+        server_lr=config["server_lr"],
+        on_divergence=config["on_divergence"],
+        seed=config["seed"],
+    )
+    return Setup(dataset, partition, problem, federation)
+
+
+def classification(config: dict[str, Any]) -> tuple[Dataset, Partition, Classification]:
+    """The data set, who holds what, and the problem; the partition's indices are into the training part."""
+    dataset, train, held_out, partition = split(config)
+    if config["local"]["augment"] and len(dataset.shape) != 3:
+        raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
+    splits = {"test": (dataset.x_test, dataset.y_test)}
+    if len(held_out):
+        splits["val"] = (dataset.x[held_out], dataset.y[held_out])
+    model = registry("model")
+    problem = Classification(
+        dataset.x[train] if len(held_out) else dataset.x,
+        dataset.y[train] if len(held_out) else dataset.y,
+        partition,
+        lambda: model.build(config["model"], dataset.shape, dataset.n_classes),
+        transform=dataset.transform(),
+        splits=splits,
+        classes=dataset.n_classes,
+        device=device(config["device"]),
+        dtype=getattr(torch, config["dtype"]),
+    )
+    return dataset, partition, problem
+
+
+def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
+    """The data set, its training and validation indices, and the partition of the training part."""
+    chosen = dict(config["data"])
+    val = chosen.pop("val", None)
+    dataset = load(chosen, config["seed"])
+    train, held_out = split_validation(dataset.y, dataset.val if val is None else val, config["seed"])
+    partition: Partition = registry("partition").build(
+        config["partition"], dataset.y[train], config["clients"], config["seed"]
+    )
+    return dataset, train, held_out, partition
+
+
+def method(config: dict[str, Any]) -> list[Part]:
+    """The method's parts."""
+    parts = registry("method").build(config["method"])
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, Part) for part in parts):
+        raise ArnoError(
+            f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"
+        )
+    return list(parts)
+
+
+def device(name: str) -> torch.device:
+    """The device called `name`; `auto` takes the best there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        chosen = torch.device(name)
+        torch.zeros(1, device=chosen)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise ArnoError(
+            f"device = {name}", f"torch cannot use it ({str(error).splitlines()[0]})", "try device=cpu"
+        ) from error
+    return chosen

@@ -1,0 +1,317 @@
+"""Configuration: typed defaults, Hydra-style overrides, and errors that name the nearest key.
+
+Nothing here imports torch: `arno --help` must answer at once. The groups (`method`, `data`, …) take their settings
+from the signature of the factory they name; see `registry.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..errors import ArnoError, unknown
+from ..registry import Registry
+
+
+def setting(default: Any, text: str) -> Any:
+    """A field with a default and a line of help."""
+    return field(default=default, metadata={"help": text})
+
+
+def section(kind: type) -> Any:
+    """A field that is a section of its own."""
+    return field(default_factory=kind)
+
+
+@dataclass
+class LocalConfig:
+    """What a client does in a round; `epochs`, `batch_size` and `lr` may differ per client."""
+
+    epochs: Any = setting(1, "passes over the client's data (may differ per client)")
+    batch_size: Any = setting(32, "samples per step (may differ per client)")
+    lr: Any = setting(0.05, "learning rate (may differ per client)")
+    lr_decay: float = setting(1.0, "the learning rate is multiplied by this after every round")
+    momentum: float = setting(0.0, "of local SGD; starts anew every round")
+    weight_decay: float = setting(0.0, "added to every gradient, times the weights")
+    clip: float | None = setting(None, "largest norm of a gradient of the loss")
+    shuffle: bool = setting(True, "a new order of the samples every epoch")
+    augment: bool = setting(False, "random crop (padding 4) and flip of training images")
+
+
+@dataclass
+class EvalConfig:
+    """When the global model is scored."""
+
+    every: int = setting(1, "rounds between evaluations; the last round always is one")
+    clients: bool = setting(False, "also the accuracy under every client's label mix: mean, std, worst decile")
+
+
+@dataclass
+class CheckpointConfig:
+    """When the run is saved."""
+
+    every: int = setting(10, "rounds between checkpoints; 0: only at the end and on Ctrl-C")
+    keep: int = setting(2, "how many of them to keep")
+
+
+@dataclass
+class Config:
+    """A run. Settings of a group follow its name: `method=fedprox method.mu=0.1`."""
+
+    method: Any = setting("fedavg", "what the server and the clients do; see `arno methods`")
+    data: Any = setting("digits", "digits, mnist, fashion_mnist, cifar10, cifar100, tinyimagenet, hub, npz, folder")
+    partition: Any = setting("dirichlet", "iid, dirichlet, shards, classes, quantity, file, replace")
+    model: Any = setting("mlp", "softmax, mlp, lenet5, simple5layercnn, resnet18, custom")
+    select: Any = setting("uniform", "who takes part: uniform, schedule")
+    engine: Any = setting("serial", "where clients train: serial")
+    clients: int = setting(20, "N, the number of clients")
+    participation: float = setting(1.0, "share of the clients that take part in a round")
+    rounds: int = setting(50, "R, the number of rounds")
+    weighting: Literal["samples", "uniform"] = setting("samples", "aggregation weights p_k: n_k / Σ n_i, or 1/m")
+    server_lr: float = setting(1.0, "η_s, the server's learning rate")
+    local: LocalConfig = section(LocalConfig)
+    eval: EvalConfig = section(EvalConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or go on without it")
+    seed: int = setting(0, "of everything random")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
+    dtype: Literal["float32", "float64"] = setting("float32", "of the model")
+    out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
+
+
+GROUPS = ("method", "data", "partition", "model", "select", "engine")
+#: Settings of a group that its factories need not know.
+COMMON = {"data": {"val": (float | None, None)}}
+#: Changing these between the parts of a run does not change what is computed.
+FREE = ("rounds", "eval", "checkpoint", "out")
+
+
+def registry(group: str) -> Registry:
+    """The factories of a group."""
+    from ..data import datasets, partitions
+    from ..engines import engines
+    from ..methods import methods
+    from ..models import models
+    from ..selection import selections
+
+    return dict(zip(GROUPS, (methods, datasets, partitions, models, selections, engines), strict=True))[group]
+
+
+def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> DictConfig:
+    """The resolved configuration: defaults, then the method's own defaults, then `base`, then the overrides.
+
+    >>> config = compose(["method=fedprox", "method.mu=0.1", "local.lr=1e-2"])
+    >>> config.method.kind, config.method.mu, config.local.lr, config.rounds
+    ('fedprox', 0.1, 0.01, 50)
+    """
+    given: list[tuple[str, Any]] = [*_flat(base or {}), *(parse(text) for text in overrides)]
+    config: DictConfig = OmegaConf.structured(Config)
+    for group in GROUPS:
+        kind = getattr(Config, group)
+        for key, value in given:
+            if key in (group, f"{group}.kind") and isinstance(value, str):
+                kind = value
+        target = next((value for key, value in reversed(given) if key == f"{group}.target"), None)
+        config[group] = OmegaConf.structured(_schema(group, kind, target))
+    kinds = {group: config[group].kind for group in GROUPS}
+    own = {} if kinds["method"] == "custom" else registry("method").info(kinds["method"]).get("defaults", {})
+    for key, value in [*own.items(), *given]:
+        if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
+            _set(config, key, value)
+    _check(config)
+    return config
+
+
+def parse(text: str) -> tuple[str, Any]:
+    """One `key=value`; the value is YAML, as in Hydra.
+
+    >>> parse("local.lr=uniform(0.001, 0.1)"), parse("model.hidden=[64, 64]"), parse("local.lr=1e-3")
+    (('local.lr', 'uniform(0.001, 0.1)'), ('model.hidden', [64, 64]), ('local.lr', 0.001))
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip().lstrip("+")
+    if not equals or not key:
+        raise ArnoError(f"argument {text!r}", "settings are written key=value", "e.g. rounds=10; see arno run --help")
+    try:
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]))
+    except Exception as error:
+        raise ArnoError(f"argument {text!r}", f"its value cannot be read ({_first(error)})", "quote it") from error
+    assert isinstance(parsed, dict)
+    return key, parsed["value"]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A configuration file."""
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except OSError as error:
+        raise ArnoError(
+            f"config {str(path)!r}", f"cannot be read ({error.strerror})", "give an existing file"
+        ) from error
+    except Exception as error:
+        raise ArnoError(f"config {str(path)!r}", f"is no valid YAML ({_first(error)})", "correct it") from error
+    if not isinstance(loaded, dict):
+        raise ArnoError(f"config {str(path)!r}", "it must hold settings by name", "e.g. rounds: 10")
+    return {str(k): v for k, v in loaded.items()}
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain dictionaries and lists."""
+    out = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(out, dict)
+    return {str(k): v for k, v in out.items()}
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What matters to the computation and differs, as `key: a → b`."""
+    left, right = dict(_flat(a)), dict(_flat(b))
+    keys = [k for k in sorted(left.keys() | right.keys()) if k.split(".")[0] not in FREE]
+    return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
+
+
+def as_overrides(config: Mapping[str, Any]) -> list[str]:
+    """The overrides that turn the defaults into this configuration: a command that reproduces it.
+
+    >>> as_overrides(plain(compose(["method=fedprox", "method.mu=0.1", "seed=3"])))
+    ['method=fedprox', 'method.mu=0.1', 'seed=3']
+    """
+    kinds = {group: config[group]["kind"] for group in GROUPS}
+    chosen = [f"{group}={kind}" for group, kind in kinds.items()]
+    named = [f"{g}.target={config[g]['target']}" for g, kind in kinds.items() if kind == "custom"]
+    usual = dict(_flat(plain(compose([*chosen, *named]))))
+    words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
+    for key, value in _flat(config):
+        if usual.get(key) != value and not key.endswith(".kind"):
+            words.append(f"{key}={'null' if value is None else value}".replace("'", ""))
+    order = [f.name for f in fields(Config)]
+    return sorted(words, key=lambda word: (order.index(word.split("=")[0].split(".")[0]), "." in word.split("=")[0]))
+
+
+def describe() -> Iterator[tuple[str, Any, str]]:
+    """Every general setting: key, default, help."""
+    for f in fields(Config):
+        if f.default is MISSING:
+            kind = f.default_factory
+            assert is_dataclass(kind)
+            for g in fields(kind):
+                yield f"{f.name}.{g.name}", g.default, g.metadata["help"]
+        else:
+            yield f.name, f.default, f.metadata["help"]
+
+
+def _schema(group: str, kind: str, target: str | None) -> type:
+    """A dataclass of the settings that a factory takes."""
+    columns: list[Any] = [("kind", str, field(default=kind))]
+    if kind == "custom":
+        columns.append(("target", str, field(default=target)))
+    for name, parameter in registry(group).settings(kind, target).items():
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
+        columns.append(_column(name, parameter.annotation, default))
+    for name, (annotation, default) in COMMON.get(group, {}).items():
+        columns.append(_column(name, annotation, default))
+    return make_dataclass(f"{group}={kind}", columns)
+
+
+def _column(name: str, annotation: Any, default: Any) -> tuple[str, Any, Any]:
+    if isinstance(default, list | tuple):
+        return name, _omega(annotation), field(default_factory=lambda: list(default))
+    if isinstance(default, Mapping):
+        return name, dict[str, Any], field(default_factory=lambda: dict(default))
+    return name, _omega(annotation), field(default=default)
+
+
+def _omega(annotation: Any) -> Any:
+    """The type as OmegaConf knows it; `Any` for what it cannot express."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in (int, float, bool, str) or origin is Literal:
+        return annotation
+    if origin in (Union, types.UnionType):
+        kinds = [_omega(a) for a in arguments if a is not type(None)]
+        if len(kinds) == 1 and kinds[0] is not Any:
+            return kinds[0] | None
+        return Any
+    if origin in (list, tuple):
+        inner = _omega(arguments[0])
+        return types.GenericAlias(list, (inner,))
+    return Any
+
+
+def _set(config: DictConfig, key: str, value: Any) -> None:
+    try:
+        if OmegaConf.select(config, key, throw_on_missing=False) is None and not _has(config, key):
+            raise KeyError(key)
+        if key.split(".")[0] in GROUPS and "." not in key:
+            raise KeyError(key)
+        OmegaConf.update(config, key, value, merge=False)
+    except KeyError:
+        raise _unknown_key(config, key) from None
+    except OmegaConfBaseException as error:
+        raise ArnoError(f"{key} = {value!r}", _first(error).replace("Value ", "the value ", 1), "see --help") from error
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    node: Any = config
+    for name in key.split("."):
+        if not isinstance(node, DictConfig) or name not in node:
+            return False
+        node = node._get_node(name)
+    return True
+
+
+def _unknown_key(config: DictConfig, key: str) -> ArnoError:
+    known = [k.removesuffix(".kind") for k, _ in _flat(plain(config))]
+    group = key.split(".")[0]
+    if group in GROUPS:
+        mine = [k for k in known if k.startswith(f"{group}.")]
+        if not mine:
+            return ArnoError(
+                f"unknown key {key!r}", f"{group}={config[group].kind} has no settings", f"leave out {key}"
+            )
+        known = mine
+    return unknown("key", key, known)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _first(error: Exception) -> str:
+    return str(error).split("\n")[0].rstrip(".")
+
+
+def _check(config: DictConfig) -> None:
+    """The rules that no factory knows."""
+    for key, least in (
+        ("clients", 1),
+        ("rounds", 1),
+        ("eval.every", 1),
+        ("checkpoint.every", 0),
+        ("checkpoint.keep", 1),
+    ):
+        value = OmegaConf.select(config, key)
+        if value < least:
+            raise ArnoError(f"{key} = {value}", f"it must be at least {least}", f"try {key}={max(least, 10)}")
+    if not 0 < config.participation <= 1:
+        raise ArnoError(
+            f"participation = {config.participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
+        )
+    for key, low, high in (("local.momentum", 0, 1), ("local.weight_decay", 0, None), ("local.lr_decay", 0, None)):
+        value = OmegaConf.select(config, key)
+        if not value >= low or (high is not None and value >= high):
+            rule = f"it must be at least {low}" + (f" and below {high}" if high is not None else "")
+            raise ArnoError(f"{key} = {value:g}", rule, f"change {key}")
+    if config.local.clip is not None and not config.local.clip > 0:
+        raise ArnoError(f"local.clip = {config.local.clip:g}", "it must be positive", "use local.clip=null for none")

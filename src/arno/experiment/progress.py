@@ -1,0 +1,123 @@
+"""What a person sees while a run goes on: one bar on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """Told of every round."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """The run begins (again) after `done` rounds."""
+        ...
+
+    def round(self, row: dict[str, Any]) -> None:
+        """A round is over."""
+        ...
+
+    def say(self, line: str) -> None:
+        """A line for the reader."""
+        ...
+
+    def stop(self) -> None:
+        """The run is over."""
+        ...
+
+
+def choose(quiet: bool = False) -> Progress:
+    """The display that suits where the output goes."""
+    return Quiet() if quiet else Bar() if sys.stdout.isatty() else Lines()
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Nothing."""
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class Lines(Quiet):
+    """One line per evaluated round."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Print what runs."""
+        self.rounds, self.first, self.began, self.seen = rounds, done, perf_counter(), 0
+        print(title, flush=True)
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Print the scores of an evaluated round."""
+        self.seen += row["clients"]
+        if any(name.startswith("test_") for name in row):
+            spent = perf_counter() - self.began
+            left = timedelta(seconds=round(spent / (row["round"] - self.first) * (self.rounds - row["round"])))
+            print(
+                f"round {row['round']}/{self.rounds}  {scores(row)}  {self.seen / spent:.0f} clients/s  {left} left",
+                flush=True,
+            )
+
+    def say(self, line: str) -> None:
+        """Print it."""
+        print(line, flush=True)
+
+
+class Bar(Quiet):
+    """A progress bar with round, scores, clients per second and time left."""
+
+    def start(self, title: str, rounds: int, done: int) -> None:
+        """Show the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Rich
+
+        self.bar = Rich(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.began, self.seen, self.last = perf_counter(), 0, ""
+        self.bar.console.print(title, highlight=False)
+        self.task = self.bar.add_task("round", total=rounds, completed=done, scores="")
+        self.bar.start()
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Move it on."""
+        self.seen += row["clients"]
+        self.last = scores(row) if any(name.startswith("test_") for name in row) else self.last
+        speed = self.seen / (perf_counter() - self.began)
+        self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.0f} clients/s")
+
+    def say(self, line: str) -> None:
+        """Print it above the bar."""
+        self.bar.console.print(line, highlight=False)
+
+    def stop(self) -> None:
+        """Leave the finished bar."""
+        self.bar.stop()
+
+
+def scores(row: dict[str, Any]) -> str:
+    """The numbers of a round that a person follows."""
+    names = {
+        "test_accuracy": "acc",
+        "test_f1": "f1",
+        "val_f1": "val f1",
+        "test_loss": "loss",
+        "train_loss": "train loss",
+    }
+    return "  ".join(f"{short} {row[name]:.4f}" for name, short in names.items() if name in row)

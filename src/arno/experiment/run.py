@@ -1,0 +1,318 @@
+"""Run a configuration: rounds, evaluation, records, checkpoints, and an orderly end whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.federation import Round
+from ..core.part import Part
+from ..errors import ArnoError
+from ..problems.classification import accuracy, weighted_f1
+from . import checkpoint as checkpoints
+from . import config as configs
+from .build import Setup, setup
+from .folder import RunFolder, environment
+from .progress import Progress, Quiet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Interrupted(Exception):
+    """The user stopped the run; it was saved first."""
+
+
+@dataclass
+class Totals:
+    """What the run itself carries from round to round."""
+
+    local_steps: int = 0
+    uploaded_bytes: int = 0
+    seconds: float = 0.0
+    best_score: float = -1.0
+    best_round: int = 0
+    best: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+class RunResult:
+    """A finished run, read from its folder.
+
+    history: one row per round. clients: one row per client and round. final, best: the vector after the last round and
+    at the best validation F1. model(): the network with those weights.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = RunFolder.open(Path(path))
+        self.path = self.folder.path
+
+    def __repr__(self) -> str:
+        return f"RunResult({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return self.folder.config()
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """`metrics.jsonl`, one row per round."""
+        import pandas as pd
+
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        return pd.DataFrame([json.loads(line) for line in lines]).set_index("round")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """`clients.parquet`, one row per client and round it took part in."""
+        import pandas as pd
+
+        return pd.read_parquet(self.path / "clients.parquet")
+
+    @cached_property
+    def final(self) -> Tensor:
+        """The model after the last round."""
+        return checkpoints.read_tensors(self.path / "final.safetensors")[0]["w"]
+
+    @cached_property
+    def best(self) -> Tensor:
+        """The model with the best validation F1 (the last one if nothing was held out)."""
+        return checkpoints.read_tensors(self.path / "best.safetensors")[0]["w"]
+
+    @cached_property
+    def setup(self) -> Setup:
+        """Data, partition, problem and federation, built again from the configuration."""
+        return setup(self.config)
+
+    def model(self, which: str = "best") -> nn.Module:
+        """The network with the weights of `best` or `final`, in evaluation mode."""
+        return self.setup.problem.model(self.best if which == "best" else self.final)
+
+
+def run(*overrides: str, method: Any = None, progress: Progress | None = None, **settings: Any) -> RunResult:
+    """Train a federation; the same settings as on the command line, as strings or keywords.
+
+    >>> import arno
+    >>> result = arno.run("partition.alpha=0.1", method="fedprox", rounds=2, clients=5)    # doctest: +SKIP
+    >>> result.history["test_accuracy"]                                                    # doctest: +SKIP
+
+    overrides: `key=value` strings.
+    method: a method's name, or a list of parts.
+    settings: anything else, sections as dictionaries: `local={"lr": 0.1}`, `data="digits"`.
+    """
+    parts = None
+    if isinstance(method, Sequence) and not isinstance(method, str):
+        parts, method = list(method), None
+    given = settings if method is None else {"method": method, **settings}
+    config = configs.plain(configs.compose(overrides, given))
+    return execute(config, progress or Quiet(), parts)
+
+
+def resume(
+    path: Path | str,
+    *overrides: str,
+    parts: Sequence[Part] | None = None,
+    progress: Progress | None = None,
+    previous: bool = False,
+) -> RunResult:
+    """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped."""
+    folder = RunFolder.open(Path(path))
+    config = configs.plain(configs.compose(overrides, folder.config()))
+    saved = folder.saved()
+    if not saved:
+        odd = configs.differences(folder.config(), config)
+        if odd:
+            raise _other_config(odd)
+        folder.rewind(0)
+        return execute(config, progress or Quiet(), parts, folder)
+    if previous and len(saved) < 2:
+        raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
+    loaded = checkpoints.load(saved[-2 if previous else -1])
+    odd = configs.differences(loaded.config, config)
+    if odd:
+        raise _other_config(odd)
+    return execute(config, progress or Quiet(), parts, folder, loaded)
+
+
+def execute(
+    config: dict[str, Any],
+    progress: Progress,
+    parts: Sequence[Part] | None = None,
+    folder: RunFolder | None = None,
+    saved: checkpoints.Checkpoint | None = None,
+) -> RunResult:
+    """Run or continue a resolved configuration in its folder."""
+    made = setup(config, parts)
+    fed, totals = made.federation, Totals()
+    if folder is None:
+        folder = RunFolder.create(config)
+    if saved is not None:
+        fed.restore(saved.federation)
+        totals = Totals(**saved.run)
+        folder.rewind(saved.round)
+    began = perf_counter()
+    folder.update_manifest(
+        status="running",
+        **environment(),
+        engine={"name": fed.engine.name, "threads": torch.get_num_threads()},
+        device=str(made.problem.device),
+        seed=config["seed"],
+        data_fingerprint=made.dataset.fingerprint(),
+        parameters=fed.layout.d,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+        resumed_after=fed.t,
+    )
+    title = (
+        f"{config['method']['kind']} on {config['data']['kind']}: {fed.n} clients, {config['partition']['kind']} "
+        f"(heterogeneity {made.partition.heterogeneity(made.problem.y.cpu(), made.dataset.n_classes):.2f}), "
+        f"{config['model']['kind']} with {fed.layout.d:,} parameters, engine {fed.engine.name}"
+    )
+    progress.start(title, config["rounds"], fed.t)
+    folder.log(title)
+    status = "failed"
+    try:
+        with stop_signals(progress) as stopped:
+            while fed.t < config["rounds"]:
+                row = one_round(made, config, totals, folder)
+                progress.round(row)
+                every = config["checkpoint"]["every"]
+                if stopped.is_set() or (every and fed.t % every == 0) or fed.t == config["rounds"]:
+                    save(made, config, totals, folder)
+                if stopped.is_set() and fed.t < config["rounds"]:
+                    status = "interrupted"
+                    raise Interrupted(f"stopped after round {fed.t}; continue with: arno resume {folder.path}")
+            finish(made, totals, folder)
+        status = "done"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise Interrupted(
+            f"stopped at once; continue from the last checkpoint with: arno resume {folder.path}"
+        ) from None
+    finally:
+        progress.stop()
+        fed.engine.close()
+        folder.close()
+        seconds = round(totals.seconds, 3)
+        folder.update_manifest(status=status, rounds=fed.t, seconds=seconds, wall=round(perf_counter() - began, 3))
+        folder.log(f"{status} after round {fed.t}")
+    return RunResult(folder.path)
+
+
+def one_round(made: Setup, config: Mapping[str, Any], totals: Totals, folder: RunFolder) -> dict[str, Any]:
+    """One round, its evaluation if it is due, and its records."""
+    fed, began = made.federation, perf_counter()
+    record = fed.round()
+    row = summary(record, totals, fed.w.element_size())
+    if fed.t % config["eval"]["every"] == 0 or fed.t == config["rounds"]:
+        row |= evaluate(made, config["eval"]["clients"])
+        score = row.get("val_f1")
+        if score is not None and score > totals.best_score:
+            totals.best_score, totals.best_round, totals.best = score, fed.t, fed.w.clone()
+    row["seconds"] = perf_counter() - began
+    totals.seconds += row["seconds"]
+    folder.add(row, record.clients)
+    return row
+
+
+def summary(record: Round, totals: Totals, itemsize: int) -> dict[str, Any]:
+    """The round in numbers; the totals move on."""
+    clients = record.clients
+    steps, weight = clients.get("steps", []), clients.get("weight", [])
+    totals.local_steps += sum(steps)
+    totals.uploaded_bytes += itemsize * sum(clients.get("uploaded", []))
+    loss = sum(w * x for w, x in zip(weight, clients.get("loss", []), strict=True))
+    row: dict[str, Any] = {"round": record.t + 1, "seconds": 0.0, "clients": len(steps), "train_loss": loss}
+    row |= {"local_steps": totals.local_steps, "uploaded_bytes": totals.uploaded_bytes}
+    return row | ({"dropped": record.dropped} if record.dropped else {}) | record.numbers
+
+
+def evaluate(made: Setup, clients: bool) -> dict[str, float]:
+    """Scores of the global model on the test and validation data, and per client if asked for."""
+    problem, w = made.problem, made.federation.w
+    row: dict[str, float] = {}
+    for split in ("test", "val"):
+        if split in problem.splits:
+            confusion, loss = problem.confusion(w, split)
+            row |= {
+                f"{split}_accuracy": accuracy(confusion),
+                f"{split}_f1": weighted_f1(confusion),
+                f"{split}_loss": loss,
+            }
+            if split == "test" and clients:
+                row |= per_client(confusion, made)
+    return row
+
+
+def per_client(confusion: Tensor, made: Setup) -> dict[str, float]:
+    """Accuracy on test data with each client's mix of labels: Σ_c share_kc · recall_c. Mean, std, worst decile."""
+    counts = made.partition.label_counts(made.problem.y.cpu(), made.dataset.n_classes).double()
+    recall = confusion.diagonal().double() / confusion.sum(1).clamp(min=1)
+    each = (counts / counts.sum(1, keepdim=True)) @ recall.cpu()
+    worst = each.sort().values[: max(1, len(each) // 10)]
+    names = ("client_accuracy_mean", "client_accuracy_std", "client_accuracy_worst_decile")
+    return dict(zip(names, (float(each.mean()), float(each.std(correction=0)), float(worst.mean())), strict=True))
+
+
+def save(made: Setup, config: dict[str, Any], totals: Totals, folder: RunFolder) -> None:
+    """Checkpoint the run and drop the oldest checkpoints."""
+    fed = made.federation
+    folder.flush_clients(fed.t)
+    state = checkpoints.Checkpoint(fed.t, fed.state(), dict(vars(totals)), config)
+    checkpoints.save(folder.checkpoint_path(fed.t), state)
+    for old in folder.saved()[: -config["checkpoint"]["keep"]]:
+        old.unlink()
+
+
+def finish(made: Setup, totals: Totals, folder: RunFolder) -> None:
+    """The models, the clients' table and the picture of a finished run."""
+    from ..report.pictures import draw_curves
+
+    final = made.federation.w
+    best = totals.best if totals.best_round else final
+    checkpoints.write_tensors(folder.path / "final.safetensors", {"w": final})
+    checkpoints.write_tensors(folder.path / "best.safetensors", {"w": best})
+    folder.merge_clients()
+    folder.update_manifest(best_round=totals.best_round or made.federation.t)
+    draw_curves([folder.path], folder.path / "curves.png")
+
+
+@contextmanager
+def stop_signals(progress: Progress) -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM lets the round end and saves; the second stops at once."""
+    stopped = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+        progress.say("stopping: this round ends, then the run is saved (again: stop at once)")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _other_config(odd: list[str]) -> ArnoError:
+    return ArnoError(
+        f"the configuration differs from the checkpoint's in {'; '.join(odd)}",
+        "only rounds, eval, checkpoint and out may change",
+        "start a new run for that",
+    )

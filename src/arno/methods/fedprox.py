@@ -1,0 +1,52 @@
+"""FedProx: clients are pulled back towards the model that they were sent.
+
+    client k:  w_k ← w_k − η_k ∇( ℓ(w_k; b) + μ_k/2 ‖w_k − w‖² )
+    server:    as FedAvg
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks.
+MLSys 2020, arXiv:1812.06127.
+
+Deviation: the paper lets stragglers do less work and measures how inexactly each client solves its problem; here
+the work of each client is set by `local.epochs`, which may differ per client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.values import PerClient
+from ..core.work import Work
+from . import methods
+
+
+@methods.register(
+    "fedprox",
+    paper="Li et al., MLSys 2020, arXiv:1812.06127",
+    formula="g ← ∇ℓ(w_k; b) + μ_k (w_k − w)",
+)
+def fedprox(*, mu: PerClient = 0.01) -> list[Part]:
+    """FedAvg with a proximal term on the clients.
+
+    mu: weight of the proximal term; 0 is FedAvg. May differ per client.
+
+    >>> fedprox(mu=0.1)
+    [Proximal(mu=0.1)]
+    """
+    return [Proximal(mu)]
+
+
+@dataclass
+class Proximal(Part):
+    """Adds μ_k (w_k − start) to every local gradient."""
+
+    mu: PerClient = 0.01
+
+    def start(self, fed: Federation) -> None:
+        """Draw μ_k where it differs per client."""
+        self._mu = fed.per_client(self.mu, "method.mu", least=0)
+
+    def send(self, work: Work) -> Work:
+        """Ask for the term."""
+        return replace(work, mu=work.mu + self._mu[work.clients].to(work.mu))

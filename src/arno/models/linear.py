@@ -1,0 +1,67 @@
+"""Softmax regression and the multi-layer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..core.layout import Axis
+from ..errors import ArnoError
+from . import models
+from .network import Network
+
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+@models.register("softmax")
+def softmax(shape: Sequence[int], classes: int) -> Network:
+    """Softmax regression: one linear layer."""
+    return MLP(prod(shape), (), classes, "relu")
+
+
+@models.register("mlp")
+def mlp(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    hidden: tuple[int, ...] = (128,),
+    activation: Literal["relu", "tanh"] = "relu",
+) -> Network:
+    """A multi-layer perceptron.
+
+    hidden: neurons of each hidden layer.
+    activation: relu or tanh.
+    """
+    if any(h < 1 for h in hidden):
+        raise ArnoError(f"model.hidden = {list(hidden)}", "every layer needs a neuron", "try model.hidden=[128]")
+    return MLP(prod(shape), hidden, classes, activation)
+
+
+class MLP(Network):
+    """Linear layers with an activation between them; no hidden layer makes it softmax regression."""
+
+    def __init__(self, inputs: int, hidden: Sequence[int], classes: int, activation: str) -> None:
+        super().__init__()
+        widths = [inputs, *hidden]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.head = nn.Linear(widths[-1], classes)
+        self.activation = activation
+
+    def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
+        """The last hidden layer after its activation."""
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = layer(x)
+            if levels is not None:
+                levels.append(x)
+            x = ACTIVATIONS[self.activation](x)
+        return x
+
+    def units(self) -> dict[str, tuple[Axis, ...]]:
+        """A chain, whose first layer's inputs are pixels and are never cut."""
+        return super().units() if len(self.hidden) else {}

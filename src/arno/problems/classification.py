@@ -1,0 +1,235 @@
+"""Classification: data × network. Clients hold samples of one data set that stays in memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.layout import Layout, bind, flatten
+from ..core.seeds import key
+from ..core.work import Job, Vec, Window
+from ..data.dataset import Transform
+from ..data.partition import Partition
+from ..errors import ArnoError
+from ..models.network import Network, last_linear, narrow
+
+#: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
+CHUNK = 2**22
+EVAL_BATCH = 256
+
+
+class Classification:
+    """Mean cross-entropy of a network over each client's samples.
+
+    x, y: all training samples; `partition` says which belong to whom.
+    build: makes the network; called once, under a seed of its own.
+    transform: from stored samples to network inputs, on whole batches.
+    splits: held-out samples by name (`val`, `test`): x and y.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        partition: Partition,
+        build: Callable[[], nn.Module],
+        *,
+        transform: Transform | None = None,
+        splits: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        classes: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.device, self.dtype = torch.device(device), dtype
+        self.x, self.y = x.to(self.device), y.to(self.device)
+        self.partition, self.transform, self.build = partition, transform or Transform(), build
+        self.splits = {name: (a.to(self.device), b.to(self.device)) for name, (a, b) in (splits or {}).items()}
+        self.n, self.sizes = len(partition), partition.sizes
+        self.classes = int(y.max()) + 1 if classes is None else classes
+        self.module = self._make(0)
+        units = self.module.units() if isinstance(self.module, Network) else getattr(self.module, "units", dict)()
+        self.layout = Layout.of(self.module, units)
+
+    def init(self, seed: int) -> Vec:
+        """Freshly initialised weights, from a stream of their own."""
+        return flatten(self._make(seed))
+
+    def learner(self, window: Window | None = None) -> ClassificationLearner:
+        """The network bound to flat buffers, or the smaller one of a window."""
+        module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
+        return ClassificationLearner(self, module)
+
+    def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
+        """E_k ⌈n_k / B_k⌉."""
+        return epochs * -(-self.sizes[clients] // batch_size)
+
+    @cached_property
+    def head(self) -> tuple[slice, slice]:
+        """Where the last linear layer's weight and bias lie in the vector."""
+        found = last_linear(self.module)
+        if found is None:
+            raise ArnoError(
+                f"{type(self.module).__name__} has no linear layer", "this method works on the last one", ""
+            )
+        return self.layout.slot(f"{found[0]}.weight").span, self.layout.slot(f"{found[0]}.bias").span
+
+    def evaluate(self, w: Vec, split: str) -> dict[str, float]:
+        """Accuracy, weighted F1 and loss on a split."""
+        confusion, loss = self.confusion(w, split)
+        return {"accuracy": accuracy(confusion), "f1": weighted_f1(confusion), "loss": loss}
+
+    def confusion(self, w: Vec, split: str) -> tuple[Tensor, float]:
+        """Counts of (true class, predicted class) on a split, and the mean loss."""
+        if split not in self.splits:
+            raise ArnoError(
+                f"no {split} data", "this score needs them", "set data.val above 0" if split == "val" else ""
+            )
+        x, y = self.splits[split]
+        counts, total = torch.zeros(self.classes**2, dtype=torch.int64, device=self.device), 0.0
+        for logits, labels in self._forward(w, x, y):
+            counts += torch.bincount(labels * self.classes + logits.argmax(1), minlength=self.classes**2)
+            total += float(F.cross_entropy(logits, labels, reduction="sum"))
+        return counts.view(self.classes, self.classes), total / len(y)
+
+    def losses(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean cross-entropy of `w` on each client's own samples."""
+        out = []
+        for k in clients.tolist():
+            rows = self.partition[k].to(self.device)
+            sums = [F.cross_entropy(z, b, reduction="sum") for z, b in self._forward(w, self.x[rows], self.y[rows])]
+            out.append(torch.stack(sums).sum() / len(rows))
+        return torch.stack(out)
+
+    def model(self, w: Vec) -> nn.Module:
+        """The network with the weights `w`, in evaluation mode."""
+        module = deepcopy(self.module)
+        bind(module, w.detach().clone())
+        return module.eval()
+
+    @torch.inference_mode()
+    def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        self._evaluator.copy_(w)
+        for at in range(0, len(y), EVAL_BATCH):
+            inputs = self.transform.normalise(x[at : at + EVAL_BATCH], self.dtype)
+            yield self._eval_module(inputs), y[at : at + EVAL_BATCH]
+
+    @cached_property
+    def _eval_module(self) -> nn.Module:
+        module = deepcopy(self.module).eval()
+        bind(module, self._evaluator)
+        return module
+
+    @cached_property
+    def _evaluator(self) -> Vec:
+        return torch.zeros(self.layout.size, device=self.device, dtype=self.dtype)
+
+    def _make(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "init"))
+            return self.build().to(self.device, self.dtype)
+
+
+@dataclass
+class View:
+    """What a term of the loss may look at: the batch, logits, feature levels, the network under other weights."""
+
+    learner: ClassificationLearner
+    job: Job
+    x: Tensor
+    y: Tensor
+    logits: Tensor
+    embedding: Tensor
+    levels: list[Tensor]
+
+    def frozen(self, w: Vec) -> Tensor:
+        """The embedding of the batch under other weights, without gradients."""
+        with torch.no_grad():
+            views = self.learner.layout.views(w)
+            z: Tensor = torch.func.functional_call(_Embedding(self.learner.module), views, (self.x,))
+        return z
+
+
+class _Embedding(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network.embed(x)  # type: ignore[operator, no-any-return]
+
+
+class ClassificationLearner:
+    """A network whose parameters, buffers and gradients are views of two flat buffers."""
+
+    def __init__(self, problem: Classification, module: nn.Module) -> None:
+        self.problem, self.module = problem, module.train()
+        self.layout = Layout.of(module)
+        self.d = self.layout.d
+        self.w = torch.zeros(self.layout.size, device=problem.device, dtype=problem.dtype)
+        self.g = torch.zeros_like(self.w)
+        bind(module, self.w, self.g)
+
+    def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every epoch a new order; consecutive batches of it, the last one smaller."""
+        problem, size = self.problem, job.batch_size
+        rows = problem.partition[job.client]
+        shuffle, augment = job.stream("batches"), job.stream("augment")
+        chunk = max(1, CHUNK // (size * problem.x[0].numel())) * size
+        with self._own_draws(job):
+            for _ in range(job.epochs):
+                order = rows[torch.randperm(len(rows), generator=shuffle)] if job.sgd.shuffle else rows
+                for piece in order.to(problem.device).split(chunk):
+                    x, y = problem.x[piece], problem.y[piece]
+                    if job.sgd.augment:
+                        x = problem.transform.augment(x, augment)
+                    x = problem.transform.normalise(x, problem.dtype)
+                    yield from zip(x.split(size), y.split(size), strict=True)
+
+    @contextmanager
+    def _own_draws(self, job: Job) -> Iterator[None]:
+        """A user's network may draw random numbers (dropout): its draws must not depend on the order of clients."""
+        if isinstance(self.module, Network):
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(job.seed, "network", job.round, job.client))
+            yield
+
+    def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
+        """∇ℓ into `g`; ℓ is the mean cross-entropy plus the method's terms."""
+        x, y = batch
+        self.g.zero_()
+        if job.terms:
+            levels: list[Tensor] = []
+            z = self.module.embed(x, levels)  # type: ignore[operator]
+            logits = self.module.head(z)  # type: ignore[operator]
+            view = View(self, job, x, y, logits, z, levels)
+            loss = F.cross_entropy(logits, y) + sum(term(view) for term in job.terms)
+        else:
+            loss = F.cross_entropy(self.module(x), y)
+        loss.backward()
+        return loss.detach()
+
+
+def accuracy(confusion: Tensor) -> float:
+    """The share of samples on the diagonal."""
+    return float(confusion.diagonal().sum() / confusion.sum())
+
+
+def weighted_f1(confusion: Tensor) -> float:
+    """F1 per class, weighted by how often the class occurs; a class never predicted and never true counts 0.
+
+    >>> round(weighted_f1(torch.tensor([[2, 1], [0, 1]])), 4)
+    0.7667
+    """
+    c = confusion.to(torch.float64)
+    hits, true, predicted = c.diagonal(), c.sum(1), c.sum(0)
+    f1 = 2 * hits / (true + predicted).clamp(min=1)
+    return float((f1 * true).sum() / true.sum())
