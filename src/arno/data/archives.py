@@ -1,4 +1,4 @@
-"""Reading members of tar and zip archives in memory: nothing is ever extracted to disk."""
+"""Reading members of archives (tar, zip, npz) in memory: nothing is ever extracted to disk, nothing unpickled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
 
 from ..errors import ArnoError
 
@@ -42,3 +45,14 @@ def read_tar(path: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     if missing:
         raise ArnoError(str(path), f"it lacks {', '.join(sorted(missing))}", "is this the published binary archive?")
     return found
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The arrays of an .npz file; OSError or ValueError if it is none, is damaged or holds objects."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except TypeError:
+        raise ValueError("it is a single array, not an .npz file") from None
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(str(error)) from error

@@ -26,6 +26,8 @@ def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **kno
         if not 0 < test < 1 or len(y) < 2:
             rule = f"there is no test data, and this is no share of {len(y)} samples that could be split off"
             raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2")
+        if len(x) != len(y):
+            raise ArnoError(f"{name}: {len(x)} samples, {len(y)} labels", "every sample needs one label")
         held_out = np.zeros(len(y), dtype=bool)
         count = min(max(1, round(test * len(y))), len(y) - 1)
         # What is test data must not depend on the run's seed, or runs could not be compared.

@@ -211,7 +211,8 @@ class Transform:
     def normalise(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Raw samples `[…, C, H, W]` or `[…, features]` as standardised numbers: x·a + b per channel.
 
-        >>> Transform((0.5,), (0.25,)).normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).flatten().tolist()
+        >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2)
+        >>> Transform((0.5,), (0.25,)).normalise(black_and_white, torch.float64).flatten().tolist()
         [-2.0, 2.0]
         """
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArnoError
+from .archives import read_npz
 from .download import progress, store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -93,9 +93,8 @@ def cached(
     key = blake2b(repr((seen, settings)).encode(), digest_size=8).hexdigest()
     path = store() / "decoded" / f"{name}-{key}.npz"
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            return dict(kept)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return read_npz(path)
+    except (OSError, ValueError):
         pass  # not there, or damaged: make it (again)
     made = dict(build())
     try:

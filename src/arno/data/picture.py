@@ -55,7 +55,7 @@ def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path
     if len(shown) <= BUBBLES:
         _bubbles(axes, table)
     else:
-        image = axes.imshow(table, aspect="auto", origin="lower", cmap="cividis", interpolation="nearest")
+        image = axes.imshow(table.numpy(), aspect="auto", origin="lower", cmap="cividis", interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
     distance = partition.heterogeneity(y, len(classes))
     axes.set_title(f"{len(partition):,} clients, heterogeneity {distance:.3f}")
@@ -70,8 +70,8 @@ def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path
 
 def _bubbles(axes: Any, table: Tensor) -> None:
     rows, columns = table.nonzero(as_tuple=True)
-    values = table[rows, columns].double()
-    axes.scatter(columns, rows, s=220 * values / values.max(), color="#0072B2", edgecolors="none")
+    area = 220 * table[rows, columns].double() / table.max()
+    axes.scatter(columns.numpy(), rows.numpy(), s=area.numpy(), color="#0072B2", edgecolors="none")
     axes.set(xlim=(-0.8, table.shape[1] - 0.2), ylim=(-0.8, table.shape[0] - 0.2))
     axes.grid(visible=True, color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)

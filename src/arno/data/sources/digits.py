@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
-import numpy as np
 import torch
 
+from ..archives import read_npz
 from ..dataset import Dataset, source
 
 
@@ -17,8 +17,8 @@ def digits() -> Dataset:
     E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998
     (CC BY 4.0): the test part, as in scikit-learn, here split once and for all into 1,437 + 360, stratified.
     """
-    with files("arno.data").joinpath("digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as data:
-        x, y, x_test, y_test = (torch.from_numpy(data[key]) for key in ("x", "y", "x_test", "y_test"))
+    arrays = read_npz(Path(__file__).parents[1] / "digits.npz")
+    x, y, x_test, y_test = (torch.from_numpy(arrays[key]) for key in ("x", "y", "x_test", "y_test"))
     return Dataset(
         name="digits",
         x=x,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import ArnoError
+from ..archives import read_npz
 from ..arrays import from_arrays
 from ..dataset import Dataset, source
 from ..download import home
@@ -51,11 +51,8 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
 
 def _load(path: str) -> dict[str, Array]:
     try:
-        with np.load(Path(path).expanduser(), allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise ValueError("it is a single array, not an .npz file")
-            return dict(file)
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        return read_npz(Path(path).expanduser())
+    except (OSError, ValueError) as error:
         remedy = "write it with np.savez(path, x=…, y=…), without objects"
         raise ArnoError(f"data.path = {path}", f"it cannot be read: {error}", remedy) from error
 

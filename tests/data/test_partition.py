@@ -1,0 +1,231 @@
+"""The laws of partitions: disjoint, complete, nobody empty, the same for the same seed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from arno.data import Partition, partitions
+from arno.errors import ArnoError
+
+Y = torch.from_numpy(np.random.default_rng(0).integers(0, 10, 1293))
+
+COMPLETE = [
+    {"kind": "iid"},
+    {"kind": "dirichlet", "alpha": 0.1},
+    {"kind": "dirichlet", "alpha": 10.0, "min_size": 5},
+    {"kind": "dirichlet", "alpha": 0.1, "equal": True},
+    {"kind": "dirichlet", "alpha": 1e-6, "equal": True},
+    {"kind": "shards"},
+    {"kind": "shards", "shards": 5},
+    {"kind": "classes"},
+    {"kind": "classes", "classes": 7},
+    {"kind": "quantity"},
+    {"kind": "quantity", "exponent": 3.0},
+]
+
+
+def same(a: Partition, b: Partition) -> bool:
+    return torch.equal(a.indices, b.indices) and torch.equal(a.offsets, b.offsets)
+
+
+@pytest.mark.parametrize("config", COMPLETE, ids=str)
+@pytest.mark.parametrize("clients", [5, 10, 100])
+def test_disjoint_complete_and_nobody_is_empty(config, clients):
+    partition = partitions.build(config, Y, clients, 3)
+    assert len(partition) == clients
+    assert torch.equal(partition.indices.sort().values, torch.arange(len(Y)))
+    assert int(partition.sizes.min()) >= config.get("min_size", 1)
+    assert torch.equal(torch.cat([partition[k] for k in range(clients)]), partition.indices)
+
+
+@pytest.mark.parametrize("config", [*COMPLETE, {"kind": "replace"}], ids=str)
+def test_the_seed_decides(config):
+    first, again, other = (partitions.build(config, Y, 20, seed) for seed in (1, 1, 2))
+    assert same(first, again)
+    assert not same(first, other)
+    assert same(first, partitions.build(config, Y.numpy(), 20, 1))
+
+
+def test_every_partition_is_tested_here():
+    assert {c["kind"] for c in COMPLETE} | {"replace", "file"} == set(partitions.names())
+
+
+def test_dirichlet_goes_from_one_class_each_to_iid():
+    y = torch.arange(10).repeat(1000)
+    distance = [
+        partitions.build({"kind": "dirichlet", "alpha": a}, y, 10, 0).heterogeneity(y, 10) for a in (0.05, 0.5, 5, 1e6)
+    ]
+    assert distance == sorted(distance, reverse=True)
+    assert distance[0] > 0.7
+    assert distance[-1] < 0.01
+
+
+def test_dirichlet_shares_have_the_moments_of_the_law():
+    """A client's share of a class is Beta(α, (N − 1) α): mean 1/N, variance (N − 1) / (N² (N α + 1))."""
+    clients, alpha, y = 8, 0.7, torch.zeros(4000, dtype=torch.int64)
+    shares = torch.stack(
+        [partitions.build({"kind": "dirichlet", "alpha": alpha}, y, clients, s).sizes / len(y) for s in range(400)]
+    )
+    # Clients with nothing are drawn again, which hardly matters: a share below 1/4000 has probability 0.02.
+    expected = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert torch.allclose(shares.mean(0), torch.full((clients,), 1 / clients), atol=0.03)
+    assert float(shares.var()) == pytest.approx(expected, rel=0.12)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 1.0])
+def test_equal_sizes_and_the_same_skew(alpha):
+    y = torch.arange(10).repeat(500)
+    even = partitions.build({"kind": "dirichlet", "alpha": alpha, "equal": True}, y, 50, 0)
+    free = partitions.build({"kind": "dirichlet", "alpha": alpha}, y, 50, 0)
+    assert even.sizes.unique().tolist() == [100]
+    assert free.sizes.unique().numel() > 10
+    assert even.heterogeneity(y, 10) == pytest.approx(free.heterogeneity(y, 10), abs=0.08)
+
+
+def test_strong_skew_on_little_data_works_for_every_seed():
+    """100 clients, 1,293 samples, α = 0.1: a plain redraw of everything succeeds about once in 10,000 times."""
+    for seed in range(30):
+        partition = partitions.build({"kind": "dirichlet", "alpha": 0.1}, Y, 100, seed)
+        assert int(partition.sizes.min()) >= 1
+        assert partition.heterogeneity(Y, 10) > 0.65
+
+
+def test_what_dirichlet_cannot_reach_is_an_error_that_names_everything():
+    with pytest.raises(ArnoError, match=r"alpha = 0\.01 with clients = 100, partition\.min_size = 5: 50 draws.*equal"):
+        partitions.build({"kind": "dirichlet", "alpha": 0.01, "min_size": 5, "tries": 50}, Y, 100, 0)
+    with pytest.raises(ArnoError, match=r"takes 2000 training samples and there are 1293.*min_size=12"):
+        partitions.build({"kind": "dirichlet", "min_size": 20}, Y, 100, 0)
+    for alpha in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ArnoError, match=r"partition\.alpha"):
+            partitions.build({"kind": "dirichlet", "alpha": alpha}, Y, 10, 0)
+
+
+@pytest.mark.parametrize("each", [1, 2, 3, 10])
+def test_classes_per_client_are_exact_and_every_class_is_held(each):
+    counts = partitions.build({"kind": "classes", "classes": each}, Y, 37, 0).label_counts(Y, 10)
+    assert (counts > 0).sum(1).unique().tolist() == [each]
+    holders = (counts > 0).sum(0)
+    assert int(holders.max() - holders.min()) <= 1
+    for c in range(10):
+        held = counts[:, c][counts[:, c] > 0]
+        assert int(held.max() - held.min()) <= 1
+
+
+def test_a_rare_class_gets_no_more_holders_than_samples():
+    y = torch.tensor([0] * 100 + [1] * 100 + [4] * 3)
+    counts = partitions.build({"kind": "classes", "classes": 2}, y, 30, 0).label_counts(y, 5)
+    assert (counts > 0).sum(1).unique().tolist() == [2]
+    assert int((counts[:, 4] > 0).sum()) == 3
+
+
+@pytest.mark.parametrize(
+    ("clients", "each", "said"), [(4, 2, "held by nobody"), (10, 11, "there are 10"), (10, 0, "1 to")]
+)
+def test_impossible_classes_are_errors(clients, each, said):
+    with pytest.raises(ArnoError, match=said):
+        partitions.build({"kind": "classes", "classes": each}, Y, clients, 0)
+    with pytest.raises(ArnoError, match="do not go round"):
+        partitions.build({"kind": "classes", "classes": 3}, torch.arange(10).repeat(3), 11, 0)
+
+
+def test_shards_leave_few_classes_and_even_sizes():
+    y = torch.arange(10).repeat(600)
+    partition = partitions.build({"kind": "shards", "shards": 2}, y, 100, 0)
+    assert partition.sizes.unique().tolist() == [60]
+    assert int((partition.label_counts(y, 10) > 0).sum(1).max()) == 2
+    with pytest.raises(ArnoError, match=r"shards = 20 with clients = 100.*shards=12"):
+        partitions.build({"kind": "shards", "shards": 20}, Y, 100, 0)
+
+
+def test_quantity_follows_the_power_law_and_keeps_labels_mixed():
+    y = torch.arange(10).repeat(10_000)
+    sizes = partitions.build({"kind": "quantity", "exponent": 1.0}, y, 10, 0).sizes.sort(descending=True).values
+    ranks = torch.arange(1, 11)
+    assert torch.allclose(sizes / sizes[0], 1 / ranks, rtol=1e-3)
+    even = partitions.build({"kind": "quantity", "exponent": 0.0}, y, 10, 0)
+    assert int(even.sizes.max() - even.sizes.min()) <= 1
+    assert even.heterogeneity(y, 10) < 0.05
+
+
+def test_iid_is_as_mixed_as_chance_allows():
+    y = torch.arange(10).repeat(1000)
+    partition = partitions.build({"kind": "iid"}, y, 10, 0)
+    assert partition.heterogeneity(y, 10) < 0.06
+    assert partition.sizes.unique().tolist() == [1000]
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards", "classes", "quantity"])
+@pytest.mark.parametrize("clients", [0, -3, 1294])
+def test_too_few_or_too_many_clients(kind, clients):
+    with pytest.raises(ArnoError, match=f"clients = {clients}"):
+        partitions.build({"kind": kind}, Y, clients, 0)
+
+
+def test_a_million_clients_with_replacement_are_cheap():
+    start = time.perf_counter()
+    partition = partitions.build({"kind": "replace", "size": 20}, Y, 1_000_000, 0)
+    assert time.perf_counter() - start < 2
+    assert partition.indices.dtype == torch.int32
+    assert partition[999_999].dtype == torch.int64
+    assert partition[123_456].shape == (20,)
+    assert (int(partition.indices.min()), int(partition.indices.max())) == (0, len(Y) - 1)
+    uses = torch.bincount(partition.indices)
+    assert float(uses.float().std() / uses.float().mean()) < 0.02  # uniform: 1/√15,468 = 0.008
+
+
+def write(tmp_path, rows):
+    path = tmp_path / "clients.json"
+    path.write_text(rows if isinstance(rows, str) else json.dumps(rows), encoding="utf-8")
+    return {"kind": "file", "path": str(path)}
+
+
+def test_a_partition_from_a_file(tmp_path):
+    partition = partitions.build(write(tmp_path, [[5, 3], [0], [1, 2, 9]]), Y, 3, 0)
+    assert [partition[k].tolist() for k in range(3)] == [[5, 3], [0], [1, 2, 9]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0], [1293]], "client 1 .* from 0 to 1292"),
+        ([[0], [-1]], "client 1 "),
+        ([[0], [1.5]], "whole numbers"),
+        ([[0], [True]], "whole numbers"),
+        ([[0, 1], [1]], "client 1 .* shares one"),
+        ([[0, 0], [1]], "client 0 .* twice"),
+        ([[0], []], "client 1 .* no samples"),
+        ([[0]], "clients=1"),
+        ({"0": [1]}, "list of lists"),
+        ("[[0], [1", "JSON"),
+    ],
+)
+def test_a_bad_file_is_an_error(tmp_path, rows, said):
+    with pytest.raises(ArnoError, match=said):
+        partitions.build(write(tmp_path, rows), Y, 2, 0)
+    with pytest.raises(ArnoError, match="partition=file"):
+        partitions.build({"kind": "file"}, Y, 2, 0)
+
+
+def test_counts_and_distance_against_a_plain_loop():
+    partition = partitions.build({"kind": "dirichlet", "alpha": 0.3}, Y, 12, 0)
+    counts = torch.stack([torch.bincount(Y[partition[k]], minlength=11) for k in range(12)])
+    assert torch.equal(partition.label_counts(Y, 11), counts)
+    pooled = torch.bincount(Y, minlength=11) / len(Y)
+    plain = sum(float((c / c.sum() - pooled).abs().sum()) / 2 for c in counts) / 12
+    assert partition.heterogeneity(Y, 11) == pytest.approx(plain, abs=1e-6)
+
+
+def test_a_partition_of_a_part_points_into_the_whole():
+    part = torch.arange(100, 200)
+    inner = partitions.build({"kind": "iid"}, Y[part], 4, 0)
+    outer = inner.within(part)
+    assert torch.equal(outer[2], inner[2] + 100)
+    with pytest.raises(IndexError):
+        outer[4]
+    with pytest.raises(IndexError):
+        outer[-1]
