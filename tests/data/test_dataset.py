@@ -124,7 +124,9 @@ def test_impossible_validation_split(val):
 
 
 def test_balanced_brings_classes_to_the_median():
-    y = torch.tensor([0] * 50 + [1] * 9 + [3] * 4 + [4] * 20)[torch.randperm(83, generator=torch.manual_seed(0))]
+    y = torch.tensor([0] * 50 + [1] * 9 + [3] * 4 + [4] * 20)[
+        torch.randperm(83, generator=torch.Generator().manual_seed(0))
+    ]
     chosen = balanced(y, 6, seed=0)  # counts 50, 9, 4, 20 → median 14.5 → 14
     assert torch.bincount(y[chosen], minlength=6).tolist() == [14, 14, 0, 14, 14, 0]
     for c, n in ((0, 50), (1, 9), (3, 4), (4, 20)):

@@ -88,7 +88,7 @@ def test_equal_sizes_and_the_same_skew(alpha):
 
 
 def test_strong_skew_on_little_data_works_for_every_seed():
-    """100 clients, 1,293 samples, α = 0.1: a plain redraw of everything succeeds about once in 10,000 times."""
+    """100 clients, 1,293 samples, α = 0.1: a plain draw leaves nobody empty about once in a hundred times."""
     for seed in range(30):
         partition = partitions.build({"kind": "dirichlet", "alpha": 0.1}, Y, 100, seed)
         assert int(partition.sizes.min()) >= 1

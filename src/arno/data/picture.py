@@ -40,9 +40,10 @@ def summary(partition: Partition, y: Labels, classes: Sequence[str]) -> dict[str
 def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path: str | Path) -> Path:
     """Draw which client (across) has how many samples of which class (up), and write the picture to `path`.
 
-    Few clients are drawn as circles with area ∝ samples, many as a heat map; of very many, evenly spaced ones.
+    Few clients are drawn as circles with area ∝ samples, many as a heat map (white: none), of very many only some.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     counts = partition.label_counts(y, len(classes))
@@ -55,7 +56,9 @@ def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path
     if len(shown) <= BUBBLES:
         _bubbles(axes, table)
     else:
-        image = axes.imshow(table.numpy(), aspect="auto", origin="lower", cmap="cividis", interpolation="nearest")
+        shades = PowerNorm(0.5, vmin=0)  # by the root, or one large cell hides the rest
+        cells = table.double().where(table > 0, torch.nan).numpy()  # no samples: white
+        image = axes.imshow(cells, "cividis_r", shades, aspect="auto", origin="lower", interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
     distance = partition.heterogeneity(y, len(classes))
     axes.set_title(f"{len(partition):,} clients, heterogeneity {distance:.3f}")
