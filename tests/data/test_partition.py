@@ -95,6 +95,14 @@ def test_strong_skew_on_little_data_works_for_every_seed():
         assert partition.heterogeneity(Y, 10) > 0.65
 
 
+def test_rounding_favours_no_client():
+    """With more clients than samples of a class, who goes without differs from class to class."""
+    y = torch.arange(10).repeat(100)
+    sizes = partitions.build({"kind": "dirichlet", "alpha": 1e9, "tries": 0}, y, 150, 0).sizes
+    assert int(sizes.min()) >= 1
+    assert int(sizes.max()) <= 10
+
+
 def test_what_dirichlet_cannot_reach_is_an_error_that_names_everything():
     with pytest.raises(ArnoError, match=r"alpha = 0\.01 with clients = 100, partition\.min_size = 5: 50 draws.*equal"):
         partitions.build({"kind": "dirichlet", "alpha": 0.01, "min_size": 5, "tries": 50}, Y, 100, 0)
