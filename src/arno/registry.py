@@ -68,9 +68,10 @@ class Registry:
         return self._factories[name]
 
     def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:
-        """The keyword-only parameters of a factory: its settings."""
-        parameters = inspect.signature(self.get(name, target), eval_str=True).parameters.values()
-        return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        """The keyword-only parameters of a function, the parameters of a class: what a user may set."""
+        factory = self.get(name, target)
+        parameters = inspect.signature(factory, eval_str=True).parameters.values()
+        return {p.name: p for p in parameters if isinstance(factory, type) or p.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def build(self, config: Mapping[str, Any], *arguments: Any) -> Any:
         """Call the factory that `config` names (`{"kind": …, settings}`) with the positional `arguments`."""

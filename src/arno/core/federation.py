@@ -86,6 +86,7 @@ class Federation:
         server_lr: float = 1.0,
         on_divergence: Literal["stop", "drop"] = "stop",
         seed: int = 0,
+        rounds: int | None = None,
         w: Vec | None = None,
     ) -> None:
         if engine is None:
@@ -100,11 +101,10 @@ class Federation:
         self._batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, whole=True)
         self._lr = self.per_client(self.local.lr, "local.lr", above=0)
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
-        self.t = 0  # rounds done
-        schedules = [part.schedule for part in self.parts if hasattr(part, "schedule")]
-        if len(schedules) > 1:
-            raise ArnoError("two parts set the order of training", "a round has one schedule", "leave one of them out")
-        self.schedule: Schedule = schedules[0] if schedules else parallel
+        self.t, self.rounds = 0, rounds  # rounds done (−1 before a round 0 of a part's own), and how many to do
+        self.schedule: Schedule = parallel  # a part may set another one in `start`
+        self.watch: Callable[[str], None] = lambda line: None  # told what happens within a round
+        refuse_conflicts(self.parts)
         for part in self.parts:
             part.start(self)
 
@@ -121,6 +121,7 @@ class Federation:
             work, out = self._diverged(work, out, record)
             dv = work.weight @ out.delta
             tail += dv[self.layout.d :]
+            out.delta[:, self.layout.d :] = 0
             for part in self.parts:
                 dv = part.receive(work, out, dv)
             v += dv
@@ -154,7 +155,7 @@ class Federation:
                 epochs=epochs,
                 batch_size=batch_size,
                 steps=self._here(self.problem.steps(c, epochs, batch_size), torch.int64),
-                lr=self._here(self._lr[c] * self.local.lr_decay**t),
+                lr=self._here(self._lr[c] * self.local.lr_decay ** max(t, 0)),
                 mu=self._here(torch.zeros(len(c))),
                 sgd=self.local.sgd,
             )
@@ -217,6 +218,26 @@ class Federation:
         return work.rows(keep), out.rows(keep)
 
 
+ROLES = {
+    "mean": "decides how the clients' updates are averaged",
+    "control": "corrects the clients' gradients with controls of its own",
+    "server": "is the server's optimiser",
+    "window": "chooses the sub-model",
+    "schedule": "sets the order of training",
+}
+
+
+def refuse_conflicts(parts: Sequence[Part]) -> None:
+    """Two parts of one kind, or two with the same role, make no method."""
+    for i, part in enumerate(parts):
+        for other in parts[:i]:
+            names = f"{type(other).__name__} with {type(part).__name__}"
+            if type(part) is type(other):
+                raise ArnoError(names, "a part can stand in a method once", "leave one of them out")
+            for role in sorted(part.roles & other.roles):
+                raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
+
+
 class Round:
     """What happened in a round, client by client."""
 
@@ -240,6 +261,7 @@ class Round:
             "delta_norm": out.delta.norm(dim=1).tolist(),
             "uploaded": [size if window is None else len(window[j].index) for j in range(len(work))],
             "seconds": out.seconds.tolist(),
+            **{name: column.tolist() for name, column in out.notes.items()},
         }
         for name, values in row.items():
             self.clients.setdefault(name, []).extend(values)

@@ -54,16 +54,16 @@ class Layout:
     slots: tuple[Slot, ...]
     d: int
     size: int
+    annotated: bool = True  # whether the network says what its units are
 
     @classmethod
     def of(cls, module: nn.Module, units: Mapping[str, tuple[Axis, ...]] | None = None) -> Layout:
         """The layout of a network; `units` names the groups along the axes of its parameters."""
-        units = units or {}
         slots, start = [], 0
         for name, tensor in named_tensors(module):
-            slots.append(Slot(name, tuple(tensor.shape), start, units.get(name)))
+            slots.append(Slot(name, tuple(tensor.shape), start, (units or {}).get(name)))
             start += tensor.numel()
-        return cls(tuple(slots), sum(p.numel() for p in module.parameters()), start)
+        return cls(tuple(slots), sum(p.numel() for p in module.parameters()), start, units is not None)
 
     @classmethod
     def plain(cls, d: int) -> Layout:
@@ -89,6 +89,10 @@ class Layout:
         """The parameters and buffers as views of a vector."""
         pieces = vector.split([slot.numel for slot in self.slots])
         return {slot.name: piece.view(slot.shape) for slot, piece in zip(self.slots, pieces, strict=True)}
+
+    def index_of(self, kept: tuple[tuple[str, tuple[int, ...]], ...]) -> Tensor:
+        """`index` for units given as (hashable) tuples."""
+        return self.index({group: torch.tensor(units) for group, units in kept})
 
     def index(self, kept: Mapping[str, Tensor]) -> Tensor:
         """Coordinates that remain when each group keeps only its `kept` units, in the order of the smaller network."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .layout import Layout
-from .work import Job, Vec, Window
+from .work import Job, SubModel, Vec
 
 
 class Learner(Protocol):
@@ -52,12 +52,24 @@ class Problem(Protocol):
         """The model before the first round."""
         ...
 
-    def learner(self, window: Window | None = None) -> Learner:
+    def learner(self, window: SubModel | None = None) -> Learner:
         """A new learner; with an extracting window, of the smaller network."""
         ...
 
     def evaluate(self, w: Vec, split: str) -> dict[str, float]:
         """Scores of a model on a split (`val`, `test`)."""
+        ...
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores that a round's record holds, by name; with `clients`, how they spread over the clients."""
+        ...
+
+    def describe(self) -> str:
+        """The problem in a few words."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the data do."""
         ...
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:

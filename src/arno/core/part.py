@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -23,8 +24,10 @@ class Part:
 
     A part is a dataclass: its fields are its settings. Whatever it sets in `start` is its state: tensors, client
     tables and plain numbers, saved in every checkpoint. Names that begin with an underscore are derived from the
-    settings and not saved.
+    settings and not saved. `roles` are tasks that only one part of a method can have.
     """
+
+    roles: ClassVar[frozenset[str]] = frozenset()
 
     def start(self, fed: Federation) -> None:
         """Before the first round: make the state, look at the other parts, refuse what cannot work."""
@@ -54,6 +57,21 @@ class Part:
     def record(self) -> dict[str, float]:
         """Numbers worth a line in this round's record."""
         return {}
+
+    def lines(self) -> list[str]:
+        """What a reader should be told after this round."""
+        return []
+
+    def done(self) -> str:
+        """Why the run should end before its last round; empty to go on."""
+        return ""
+
+    def close(self, fed: Federation) -> dict[str, float]:
+        """After the last round: named scores for the final report."""
+        return {}
+
+    def draw(self, run: Path) -> None:
+        """After the last round: pictures of one's own, from the records in the run's folder."""
 
     def state(self) -> dict[str, Any]:
         """Everything that `start` set and that is not derived."""

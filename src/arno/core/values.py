@@ -62,6 +62,11 @@ class Values:
         return self._table.expand(len(ids)) if self._table.ndim == 0 else self._table[ids]
 
     @property
+    def smallest(self) -> float:
+        """The smallest value any client has."""
+        return float(self._table.min())
+
+    @property
     def largest(self) -> float:
         """The largest value any client has."""
         return float(self._table.max())

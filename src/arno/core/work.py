@@ -32,7 +32,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Window:
+class SubModel:
     """The part of the model that a client trains: `index` holds its coordinates, `units` how many each group keeps.
 
     `extract` trains the smaller network made of those units; `mask` trains the full one and moves only those
@@ -58,7 +58,7 @@ class Job:
     mu: float
     sgd: SGD
     drift: Vec | None = None
-    window: Window | None = None
+    window: SubModel | None = None
     terms: tuple[Term, ...] = ()
     given: Mapping[str, Vec] = field(default_factory=dict)
     probe: Probe | None = None
@@ -90,7 +90,7 @@ class Work:
     mu: Tensor
     sgd: SGD
     drift: Mat | None = None
-    windows: tuple[Window, ...] | None = None
+    windows: tuple[SubModel, ...] | None = None
     terms: tuple[Term, ...] = ()
     given: Mapping[str, Mat] = field(default_factory=dict)
     probe: Probe | None = None
@@ -150,8 +150,10 @@ class Result:
     loss: Tensor
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
+    notes: Mapping[str, Tensor] = field(default_factory=dict)  # further columns for the clients' records
 
     def rows(self, keep: Tensor) -> Result:
         """The results of some of the rows."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra)
+        notes = {name: column[keep] for name, column in self.notes.items()}
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes)

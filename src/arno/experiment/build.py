@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..core.federation import Federation, Local
+from ..core.local import Problem
 from ..core.part import Part
 from ..core.work import SGD
 from ..data.dataset import Dataset, load, split_validation
 from ..data.partition import Partition
 from ..errors import ArnoError
 from ..problems.classification import Classification
+from ..registry import Registry
 from .config import registry
 
-
-@dataclass
-class Setup:
-    """Everything that a run works with."""
-
-    dataset: Dataset
-    partition: Partition
-    problem: Classification
-    federation: Federation
+problems = Registry("problem", "arno.experiment.build")
 
 
-def setup(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Setup:
-    """Build data, partition, problem, engine and federation; `parts` stand in for the configured method."""
-    dataset, partition, problem = classification(config)
-    if parts is None:
-        parts = method(config)
+def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Federation:
+    """Build problem, engine, selection and method; `parts` stand in for the configured method."""
+    problem: Problem = problems.build(config["problem"], config)
     selection = registry("select").build(config["select"], config["participation"])
     engine = registry("engine").build(config["engine"], problem)
-    local = dict(config["local"])
-    federation = Federation(
+    local = config["local"]
+    return Federation(
         problem,
-        [selection, *parts],
+        [selection, *(method(config) if parts is None else parts)],
         engine=engine,
         local=Local(
             epochs=local["epochs"],
@@ -51,31 +42,32 @@ def setup(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Setup:
         server_lr=config["server_lr"],
         on_divergence=config["on_divergence"],
         seed=config["seed"],
+        rounds=config["rounds"],
     )
-    return Setup(dataset, partition, problem, federation)
 
 
-def classification(config: dict[str, Any]) -> tuple[Dataset, Partition, Classification]:
-    """The data set, who holds what, and the problem; the partition's indices are into the training part."""
+@problems.register("classification")
+def classification(config: dict[str, Any]) -> Classification:
+    """The data, who holds what of them, and the network."""
     dataset, train, held_out, partition = split(config)
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
-    model = registry("model")
-    problem = Classification(
+    return Classification(
         dataset.x[train] if len(held_out) else dataset.x,
         dataset.y[train] if len(held_out) else dataset.y,
         partition,
-        lambda: model.build(config["model"], dataset.shape, dataset.n_classes),
+        lambda: registry("model").build(config["model"], dataset.shape, dataset.n_classes),
         transform=dataset.transform(),
         splits=splits,
         classes=dataset.n_classes,
+        name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
+        fingerprint=dataset.fingerprint(),
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
     )
-    return dataset, partition, problem
 
 
 def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
@@ -108,7 +100,6 @@ def device(name: str) -> torch.device:
         chosen = torch.device(name)
         torch.zeros(1, device=chosen)
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise ArnoError(
-            f"device = {name}", f"torch cannot use it ({str(error).splitlines()[0]})", "try device=cpu"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise ArnoError(f"device = {name}", f"torch cannot use it ({why})", "try device=cpu") from error
     return chosen

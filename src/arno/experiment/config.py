@@ -66,6 +66,7 @@ class Config:
     """A run. Settings of a group follow its name: `method=fedprox method.mu=0.1`."""
 
     method: Any = setting("fedavg", "what the server and the clients do; see `arno methods`")
+    problem: Any = setting("classification", "what is learned: classification (of data by a model)")
     data: Any = setting("digits", "digits, mnist, fashion_mnist, cifar10, cifar100, tinyimagenet, hub, npz, folder")
     partition: Any = setting("dirichlet", "iid, dirichlet, shards, classes, quantity, file, replace")
     model: Any = setting("mlp", "softmax, mlp, lenet5, simple5layercnn, resnet18, custom")
@@ -86,7 +87,7 @@ class Config:
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 
 
-GROUPS = ("method", "data", "partition", "model", "select", "engine")
+GROUPS = ("method", "problem", "data", "partition", "model", "select", "engine")
 #: Settings of a group that its factories need not know.
 COMMON = {"data": {"val": (float | None, None)}}
 #: Changing these between the parts of a run does not change what is computed.
@@ -100,8 +101,9 @@ def registry(group: str) -> Registry:
     from ..methods import methods
     from ..models import models
     from ..selection import selections
+    from .build import problems
 
-    return dict(zip(GROUPS, (methods, datasets, partitions, models, selections, engines), strict=True))[group]
+    return dict(zip(GROUPS, (methods, problems, datasets, partitions, models, selections, engines), strict=True))[group]
 
 
 def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> DictConfig:
@@ -216,6 +218,11 @@ def _schema(group: str, kind: str, target: str | None) -> type:
         if default is inspect.Parameter.empty:
             raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
         columns.append(_column(name, parameter.annotation, default))
+    inner: Registry | None = None if kind == "custom" else registry(group).info(kind).get("nested")
+    for name in () if inner is None else inner.names():  # sections of their own: method.window.beta
+        own = [_column(p.name, p.annotation, p.default) for p in inner.settings(name).values()] if inner else []
+        kind_of = make_dataclass(f"{group}.{name}", own)
+        columns.append((name, kind_of, field(default_factory=kind_of)))
     for name, (annotation, default) in COMMON.get(group, {}).items():
         columns.append(_column(name, annotation, default))
     return make_dataclass(f"{group}={kind}", columns)
@@ -282,7 +289,7 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

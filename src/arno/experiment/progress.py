@@ -19,6 +19,10 @@ class Progress(Protocol):
         """A round is over."""
         ...
 
+    def watch(self, line: str) -> None:
+        """What happens within a round."""
+        ...
+
     def say(self, line: str) -> None:
         """A line for the reader."""
         ...
@@ -40,6 +44,9 @@ class Quiet:
         """Nothing."""
 
     def round(self, row: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def watch(self, line: str) -> None:
         """Nothing."""
 
     def say(self, line: str) -> None:
@@ -101,6 +108,10 @@ class Bar(Quiet):
         self.last = scores(row) if any(name.startswith("test_") for name in row) else self.last
         speed = self.seen / (perf_counter() - self.began)
         self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.0f} clients/s")
+
+    def watch(self, line: str) -> None:
+        """Show it in place of the scores until the round is over."""
+        self.bar.update(self.task, scores=line)
 
     def say(self, line: str) -> None:
         """Print it above the bar."""

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..core.federation import Round
+from ..core.federation import Federation, Round
 from ..core.part import Part
 from ..errors import ArnoError
-from ..problems.classification import accuracy, weighted_f1
+from . import build
 from . import checkpoint as checkpoints
 from . import config as configs
-from .build import Setup, setup
 from .folder import RunFolder, environment
 from .progress import Progress, Quiet
 
@@ -92,13 +91,14 @@ class RunResult:
         return checkpoints.read_tensors(self.path / "best.safetensors")[0]["w"]
 
     @cached_property
-    def setup(self) -> Setup:
-        """Data, partition, problem and federation, built again from the configuration."""
-        return setup(self.config)
+    def problem(self) -> Any:
+        """The problem (data, partition, network), built again from the configuration."""
+        return build.problems.build(self.config["problem"], self.config)
 
     def model(self, which: str = "best") -> nn.Module:
         """The network with the weights of `best` or `final`, in evaluation mode."""
-        return self.setup.problem.model(self.best if which == "best" else self.final)
+        network: nn.Module = self.problem.model(self.best if which == "best" else self.final)
+        return network
 
 
 def run(*overrides: str, method: Any = None, progress: Progress | None = None, **settings: Any) -> RunResult:
@@ -135,7 +135,7 @@ def resume(
         odd = configs.differences(folder.config(), config)
         if odd:
             raise _other_config(odd)
-        folder.rewind(0)
+        folder.rewind(-1)
         return execute(config, progress or Quiet(), parts, folder)
     if previous and len(saved) < 2:
         raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
@@ -154,8 +154,7 @@ def execute(
     saved: checkpoints.Checkpoint | None = None,
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
-    made = setup(config, parts)
-    fed, totals = made.federation, Totals()
+    fed, totals = build.federation(config, parts), Totals()
     if folder is None:
         folder = RunFolder.create(config)
     if saved is not None:
@@ -167,33 +166,34 @@ def execute(
         status="running",
         **environment(),
         engine={"name": fed.engine.name, "threads": torch.get_num_threads()},
-        device=str(made.problem.device),
+        device=str(fed.problem.device),
         seed=config["seed"],
-        data_fingerprint=made.dataset.fingerprint(),
+        data_fingerprint=fed.problem.fingerprint(),
         parameters=fed.layout.d,
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
         resumed_after=fed.t,
     )
-    title = (
-        f"{config['method']['kind']} on {config['data']['kind']}: {fed.n} clients, {config['partition']['kind']} "
-        f"(heterogeneity {made.partition.heterogeneity(made.problem.y.cpu(), made.dataset.n_classes):.2f}), "
-        f"{config['model']['kind']} with {fed.layout.d:,} parameters, engine {fed.engine.name}"
-    )
+    title = f"{config['method']['kind']} on {fed.problem.describe()}, engine {fed.engine.name}"
     progress.start(title, config["rounds"], fed.t)
     folder.log(title)
+    fed.watch = progress.watch
     status = "failed"
     try:
         with stop_signals(progress) as stopped:
-            while fed.t < config["rounds"]:
-                row = one_round(made, config, totals, folder)
+            over = ended(fed, config)
+            while not over:
+                row = one_round(fed, config, totals, folder)
                 progress.round(row)
-                every = config["checkpoint"]["every"]
-                if stopped.is_set() or (every and fed.t % every == 0) or fed.t == config["rounds"]:
-                    save(made, config, totals, folder)
-                if stopped.is_set() and fed.t < config["rounds"]:
+                for line in (line for part in fed.parts for line in part.lines()):
+                    progress.say(line)
+                    folder.log(line)
+                over, every = ended(fed, config), config["checkpoint"]["every"]
+                if stopped.is_set() or (every and fed.t % every == 0) or over:
+                    save(fed, config, totals, folder)
+                if stopped.is_set() and not over:
                     status = "interrupted"
                     raise Interrupted(f"stopped after round {fed.t}; continue with: arno resume {folder.path}")
-            finish(made, totals, folder)
+            finish(fed, totals, folder, progress)
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -210,13 +210,18 @@ def execute(
     return RunResult(folder.path)
 
 
-def one_round(made: Setup, config: Mapping[str, Any], totals: Totals, folder: RunFolder) -> dict[str, Any]:
+def ended(fed: Federation, config: Mapping[str, Any]) -> bool:
+    """Whether the last round is over, or a part has seen enough."""
+    return fed.t >= config["rounds"] or any(part.done() for part in fed.parts)
+
+
+def one_round(fed: Federation, config: Mapping[str, Any], totals: Totals, folder: RunFolder) -> dict[str, Any]:
     """One round, its evaluation if it is due, and its records."""
-    fed, began = made.federation, perf_counter()
+    began = perf_counter()
     record = fed.round()
     row = summary(record, totals, fed.w.element_size())
-    if fed.t % config["eval"]["every"] == 0 or fed.t == config["rounds"]:
-        row |= evaluate(made, config["eval"]["clients"])
+    if fed.t % config["eval"]["every"] == 0 or ended(fed, config):
+        row |= fed.problem.report(fed.w, config["eval"]["clients"])
         score = row.get("val_f1")
         if score is not None and score > totals.best_score:
             totals.best_score, totals.best_round, totals.best = score, fed.t, fed.w.clone()
@@ -238,36 +243,8 @@ def summary(record: Round, totals: Totals, itemsize: int) -> dict[str, Any]:
     return row | ({"dropped": record.dropped} if record.dropped else {}) | record.numbers
 
 
-def evaluate(made: Setup, clients: bool) -> dict[str, float]:
-    """Scores of the global model on the test and validation data, and per client if asked for."""
-    problem, w = made.problem, made.federation.w
-    row: dict[str, float] = {}
-    for split in ("test", "val"):
-        if split in problem.splits:
-            confusion, loss = problem.confusion(w, split)
-            row |= {
-                f"{split}_accuracy": accuracy(confusion),
-                f"{split}_f1": weighted_f1(confusion),
-                f"{split}_loss": loss,
-            }
-            if split == "test" and clients:
-                row |= per_client(confusion, made)
-    return row
-
-
-def per_client(confusion: Tensor, made: Setup) -> dict[str, float]:
-    """Accuracy on test data with each client's mix of labels: Σ_c share_kc · recall_c. Mean, std, worst decile."""
-    counts = made.partition.label_counts(made.problem.y.cpu(), made.dataset.n_classes).double()
-    recall = confusion.diagonal().double() / confusion.sum(1).clamp(min=1)
-    each = (counts / counts.sum(1, keepdim=True)) @ recall.cpu()
-    worst = each.sort().values[: max(1, len(each) // 10)]
-    names = ("client_accuracy_mean", "client_accuracy_std", "client_accuracy_worst_decile")
-    return dict(zip(names, (float(each.mean()), float(each.std(correction=0)), float(worst.mean())), strict=True))
-
-
-def save(made: Setup, config: dict[str, Any], totals: Totals, folder: RunFolder) -> None:
+def save(fed: Federation, config: dict[str, Any], totals: Totals, folder: RunFolder) -> None:
     """Checkpoint the run and drop the oldest checkpoints."""
-    fed = made.federation
     folder.flush_clients(fed.t)
     state = checkpoints.Checkpoint(fed.t, fed.state(), dict(vars(totals)), config)
     checkpoints.save(folder.checkpoint_path(fed.t), state)
@@ -275,17 +252,24 @@ def save(made: Setup, config: dict[str, Any], totals: Totals, folder: RunFolder)
         old.unlink()
 
 
-def finish(made: Setup, totals: Totals, folder: RunFolder) -> None:
-    """The models, the clients' table and the picture of a finished run."""
+def finish(fed: Federation, totals: Totals, folder: RunFolder, progress: Progress) -> None:
+    """The models, the clients' table, the final report and the pictures of a finished run."""
     from ..report.pictures import draw_curves
 
-    final = made.federation.w
-    best = totals.best if totals.best_round else final
-    checkpoints.write_tensors(folder.path / "final.safetensors", {"w": final})
+    best, best_round = (totals.best, totals.best_round) if len(totals.best) else (fed.w, fed.t)
+    for part in fed.parts:  # a part may keep a best model by a rule of its own
+        best, best_round = getattr(part, "best", best), getattr(part, "best_round", best_round)
+    checkpoints.write_tensors(folder.path / "final.safetensors", {"w": fed.w})
     checkpoints.write_tensors(folder.path / "best.safetensors", {"w": best})
     folder.merge_clients()
-    folder.update_manifest(best_round=totals.best_round or made.federation.t)
+    report = {name: score for part in fed.parts for name, score in part.close(fed).items()}
+    folder.update_manifest(best_round=best_round, **({"report": report} if report else {}))
+    for name, score in report.items():
+        progress.say(f"{name}: {score:.4f}")
+        folder.log(f"{name}: {score:.4f}")
     draw_curves([folder.path], folder.path / "curves.png")
+    for part in fed.parts:
+        part.draw(folder.path)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ..core.federation import Federation
 from ..core.part import Part
 from ..core.values import PerClient
 from ..core.work import Work
-from . import methods
+from . import methods, parts
 
 
 @methods.register(
@@ -37,6 +37,7 @@ def fedprox(*, mu: PerClient = 0.01) -> list[Part]:
     return [Proximal(mu)]
 
 
+@parts.register("proximal")
 @dataclass
 class Proximal(Part):
     """Adds μ_k (w_k − start) to every local gradient."""

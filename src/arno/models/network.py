@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.layout import Axis, Layout
-from ..core.work import Window
+from ..core.work import SubModel
 
 
 class Network(nn.Module):
@@ -72,7 +72,7 @@ def last_linear(module: nn.Module) -> tuple[str, nn.Linear] | None:
     return linear[-1] if linear else None
 
 
-def narrow(module: nn.Module, layout: Layout, window: Window) -> nn.Module:
+def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
     """A new network of the window's units: the same modules with smaller tensors (their values are not set)."""
     small = deepcopy(module)
     keep = dict(window.units)

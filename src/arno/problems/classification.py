@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..core.layout import Layout, bind, flatten
 from ..core.seeds import key
-from ..core.work import Job, Vec, Window
+from ..core.work import Job, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
@@ -44,24 +44,27 @@ class Classification:
         transform: Transform | None = None,
         splits: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         classes: int | None = None,
+        name: str = "classification",
+        fingerprint: str = "",
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
+        self.name, self.dataset_fingerprint = name, fingerprint
         self.x, self.y = x.to(self.device), y.to(self.device)
         self.partition, self.transform, self.build = partition, transform or Transform(), build
         self.splits = {name: (a.to(self.device), b.to(self.device)) for name, (a, b) in (splits or {}).items()}
         self.n, self.sizes = len(partition), partition.sizes
         self.classes = int(y.max()) + 1 if classes is None else classes
         self.module = self._make(0)
-        units = self.module.units() if isinstance(self.module, Network) else getattr(self.module, "units", dict)()
-        self.layout = Layout.of(self.module, units)
+        units = getattr(self.module, "units", None)
+        self.layout = Layout.of(self.module, units() if callable(units) else None)
 
     def init(self, seed: int) -> Vec:
         """Freshly initialised weights, from a stream of their own."""
         return flatten(self._make(seed))
 
-    def learner(self, window: Window | None = None) -> ClassificationLearner:
+    def learner(self, window: SubModel | None = None) -> ClassificationLearner:
         """The network bound to flat buffers, or the smaller one of a window."""
         module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
         return ClassificationLearner(self, module)
@@ -84,6 +87,40 @@ class Classification:
         """Accuracy, weighted F1 and loss on a split."""
         confusion, loss = self.confusion(w, split)
         return {"accuracy": accuracy(confusion), "f1": weighted_f1(confusion), "loss": loss}
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """Scores on the test and validation data; with `clients`, how accuracy spreads over the clients."""
+        row: dict[str, float] = {}
+        for split in ("test", "val"):
+            if split in self.splits:
+                confusion, loss = self.confusion(w, split)
+                scores = {"accuracy": accuracy(confusion), "f1": weighted_f1(confusion), "loss": loss}
+                row |= {f"{split}_{name}": score for name, score in scores.items()}
+                if clients and split == "test":
+                    row |= self.over_clients(confusion)
+        return row
+
+    def over_clients(self, confusion: Tensor) -> dict[str, float]:
+        """Accuracy on test data with each client's mix of labels, Σ_c share_kc · recall_c: mean, std, worst decile."""
+        recall = confusion.diagonal().double() / confusion.sum(1).clamp(min=1)
+        each = self.label_shares() @ recall.cpu()
+        worst = each.sort().values[: max(1, len(each) // 10)]
+        spread = {"mean": each.mean(), "std": each.std(correction=0), "worst_decile": worst.mean()}
+        return {f"client_accuracy_{name}": float(value) for name, value in spread.items()}
+
+    def label_shares(self) -> Tensor:
+        """Each client's mix of labels, [N, classes]."""
+        counts = self.partition.label_counts(self.y.cpu(), self.classes).double()
+        return counts / counts.sum(1, keepdim=True)
+
+    def describe(self) -> str:
+        """The problem in a few words."""
+        skew = self.partition.heterogeneity(self.y.cpu(), self.classes)
+        return f"{self.name}: {self.n} clients (heterogeneity {skew:.2f}), {self.layout.d:,} parameters"
+
+    def fingerprint(self) -> str:
+        """A digest of the data set."""
+        return self.dataset_fingerprint
 
     def confusion(self, w: Vec, split: str) -> tuple[Tensor, float]:
         """Counts of (true class, predicted class) on a split, and the mean loss."""
@@ -150,8 +187,10 @@ class View:
 
     def frozen(self, w: Vec) -> Tensor:
         """The embedding of the batch under other weights, without gradients."""
+        if self.job.window is not None and self.job.window.extract:
+            w = w[self.job.window.index]
         with torch.no_grad():
-            views = self.learner.layout.views(w)
+            views = {f"network.{name}": view for name, view in self.learner.layout.views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.module), views, (self.x,))
         return z
 

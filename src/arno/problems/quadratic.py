@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.layout import Layout
-from ..core.work import Job, Vec, Window
+from ..core.work import Job, SubModel, Vec
 from ..errors import ArnoError
 
 
@@ -45,7 +46,7 @@ class Quadratic:
         """The given start; zero by default."""
         return self._start
 
-    def learner(self, window: Window | None = None) -> QuadraticLearner:
+    def learner(self, window: SubModel | None = None) -> QuadraticLearner:
         """A learner with its own buffers."""
         if window is not None:
             raise ArnoError(
@@ -55,9 +56,9 @@ class Quadratic:
 
     def apply(self, w: Vec, clients: Tensor) -> Tensor:
         """H_k w for each client."""
-        h: Tensor = self.h[clients]
-        product: Tensor = h @ w if h.ndim == 3 else h[:, None] * w
-        return product
+        h = self.h[clients]
+        out: Tensor = torch.einsum("kij,j->ki", h, w) if h.ndim == 3 else h[:, None] * w
+        return out
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
         """F_k(w) for each client."""
@@ -68,6 +69,19 @@ class Quadratic:
         everybody = torch.arange(self.n)
         gap = self.p @ (self.losses(w, everybody) - self.losses(self.star, everybody))
         return {"gap": float(gap), "distance": float((w - self.star).norm())}
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The gap and the distance."""
+        return self.evaluate(w, "")
+
+    def describe(self) -> str:
+        """The problem in a few words."""
+        return f"quadratics in {self.layout.d} dimensions: {self.n} clients"
+
+    def fingerprint(self) -> str:
+        """A digest of the curvatures, linear terms and weights."""
+        parts = (tensor.cpu().numpy().tobytes() for tensor in (self.h, self.e, self.p))
+        return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
     def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
         """One exact gradient step an epoch."""

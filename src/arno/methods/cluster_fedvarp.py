@@ -1,0 +1,104 @@
+"""ClusterFedVARP: FedVARP with one memory per cluster of clients, for servers that cannot keep N of them.
+
+    y_q = 0 for all K clusters; c_k is client k's cluster
+    server:  v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}) + (1/N) Σ_j y_{c_j}
+             w ← w + η_s v
+             y_q ← mean of Δ_i over the i ∈ S in cluster q;  clusters without a participant keep theirs
+
+Jhunjhunwala, Sharma, Nagarkatti, Joshi: FedVARP. UAI 2022, arXiv:2207.14130, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.seeds import key, stream
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+#: The number of clusters, or every client's cluster (ids from 0).
+Clusters = int | Sequence[int]
+
+
+@methods.register(
+    "cluster_fedvarp",
+    paper="Jhunjhunwala et al., UAI 2022, arXiv:2207.14130",
+    formula="v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}) + (1/N) Σ_j y_{c_j};  y_q ← mean of Δ_i over S ∩ cluster q",
+)
+def cluster_fedvarp(*, clusters: Clusters = 10, by: Literal["random", "labels"] = "random") -> list[Part]:
+    """FedVARP with one memory per cluster.
+
+    clusters: how many there are, or a list with every client's cluster.
+    by: how clients are put into them: at random (groups of nearly equal size), or k-means on label histograms.
+
+    >>> cluster_fedvarp(clusters=3)
+    [ClusterVarp(clusters=3, by='random')]
+    """
+    return [ClusterVarp(clusters, by)]
+
+
+@parts.register("cluster_varp")
+@dataclass
+class ClusterVarp(Part):
+    """The memories y_q and the mean that they correct."""
+
+    clusters: Clusters = 10
+    by: Literal["random", "labels"] = "random"
+    roles: ClassVar[frozenset[str]] = frozenset({"mean"})
+
+    def start(self, fed: Federation) -> None:
+        """Put every client into a cluster; all memories are zero."""
+        self.cluster = self._assign(fed).to(fed.w.device)
+        k = int(self.cluster.max()) + 1
+        self._share = torch.bincount(self.cluster, minlength=k).to(fed.w) / fed.n
+        self.y = fed.w.new_zeros((k, len(fed.w)))
+
+    def begin(self, t: int) -> None:
+        """(1/N) Σ_j y_{c_j}, before this round's updates."""
+        self._mean = self._share @ self.y
+        self._sum, self._count = torch.zeros_like(self.y), torch.zeros_like(self._share)
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """(1/m) Σ (Δ_k − y_{c_k}); the new memories wait until everybody is back."""
+        q, count = self.cluster[work.clients], work.count.to(self._count)
+        self._sum.index_add_(0, q, count[:, None] * out.delta)
+        self._count.index_add_(0, q, count)
+        return work.share @ (out.delta - work.masked(self.y[q]))
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """… + (1/N) Σ_j y_{c_j}; then y_q ← the mean of its participants' updates."""
+        seen = self._count > 0
+        self.y[seen] = self._sum[seen] / self._count[seen, None]
+        return v + self._mean
+
+    def _assign(self, fed: Federation) -> Tensor:
+        if not isinstance(self.clusters, int):
+            given = torch.tensor(list(self.clusters))
+            if len(given) != fed.n or given.is_floating_point() or int(given.min()) < 0:
+                raise ArnoError(
+                    f"method.clusters has {len(given)} entries",
+                    f"it needs a cluster id for each of {fed.n} clients",
+                    "",
+                )
+            return given
+        if not 1 <= self.clusters <= fed.n:
+            raise ArnoError(f"method.clusters = {self.clusters}", f"it must be between 1 and the {fed.n} clients", "")
+        if self.by == "random":
+            return torch.randperm(fed.n, generator=stream(fed.seed, "clusters")) % self.clusters
+        histograms = getattr(fed.problem, "label_shares", None)
+        if histograms is None:
+            raise ArnoError("method.by = labels", "this problem has no labels", "use method.by=random")
+        from sklearn.cluster import KMeans
+
+        kmeans = KMeans(self.clusters, n_init=4, random_state=key(fed.seed, "clusters") % 2**32)
+        found = torch.from_numpy(kmeans.fit_predict(histograms().numpy())).long()
+        used: Tensor = found.unique(return_inverse=True)[1]  # k-means may leave a cluster empty
+        return used

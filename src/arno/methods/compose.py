@@ -1,0 +1,37 @@
+"""Any combination of parts that makes sense, named on the command line.
+
+    arno run method=compose method.parts=[window,proximal,scaffold,cluster_varp] method.window.beta=0.5
+
+Combinations that make no sense (two parts that average, SCAFFOLD with local momentum) are refused with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.part import Part
+from ..errors import ArnoError
+from . import methods
+from . import parts as registry
+
+
+@methods.register("compose", paper="your own", formula="what its parts say, in their order", nested=registry)
+def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[Part]:
+    """The parts that you name, each with its own settings.
+
+    parts: their names, in order.
+
+    >>> compose(parts=("proximal", "scaffold"), proximal={"mu": 0.1})
+    [Proximal(mu=0.1), Scaffold()]
+    """
+    unused = [name for name, given in settings.items() if given and name not in parts and given != _defaults(name)]
+    if unused:
+        listed = ", ".join(f"method.{name}" for name in unused)
+        raise ArnoError(
+            f"{listed} is set", f"method.parts = [{', '.join(parts)}] does not hold it", "add it, or leave it out"
+        )
+    return [registry.get(name)(**settings.get(name, {})) for name in parts]
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    return {p.name: p.default for p in registry.settings(name).values()}

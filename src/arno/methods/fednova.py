@@ -1,0 +1,78 @@
+"""FedNova: clients that take more steps do not pull the model to their own optimum.
+
+    a_k = ‖a_k‖₁: the number of steps of client k, or what momentum ρ and a proximal term make of it
+    v ← (Σ_{i∈S} p_i a_i) · Σ_{k∈S} p_k Δ_k / a_k;   w ← w + η_s v
+
+    plain SGD: a = τ;   momentum ρ: a = (τ − ρ (1 − ρ^τ)/(1 − ρ)) / (1 − ρ);   proximal μ: a = (1 − (1 − ημ)^τ)/(ημ)
+
+Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+NeurIPS 2020, arXiv:2007.07481.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+
+@methods.register(
+    "fednova", paper="Wang et al., NeurIPS 2020, arXiv:2007.07481", formula="v ← (Σ p_i a_i) Σ p_k Δ_k / a_k"
+)
+def fednova() -> list[Part]:
+    """Normalised averaging: every client's update counts per step, not per round.
+
+    >>> fednova()
+    [Nova()]
+    """
+    return [Nova()]
+
+
+@parts.register("nova")
+@dataclass
+class Nova(Part):
+    """The mean of updates per step, times the mean number of steps."""
+
+    roles: ClassVar[frozenset[str]] = frozenset({"mean"})
+
+    def start(self, fed: Federation) -> None:
+        """Momentum and a proximal term together have no closed form."""
+        self._proximal = any(type(part).__name__ == "Proximal" for part in fed.parts)
+        if fed.local.sgd.momentum and self._proximal:
+            raise ArnoError(
+                "FedNova with momentum and a proximal term", "a_k is known for one or the other", "leave one out"
+            )
+
+    def begin(self, t: int) -> None:
+        """No steps yet."""
+        self._steps = 0.0
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Σ p_k Δ_k / a_k of this block."""
+        a = normaliser(work)
+        self._steps += float(work.weight @ a)
+        return (work.weight / a) @ out.delta
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """… times Σ p_i a_i."""
+        return self._steps * v
+
+
+def normaliser(work: Work) -> Tensor:
+    """‖a_k‖₁ for each row.
+
+    With a momentum of 0.5, three steps weigh 1 + 1.5 + 1.75 = 4.25 gradients.
+    """
+    steps, rho = work.steps.to(work.weight), work.sgd.momentum
+    if rho:
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    pull = work.lr * work.mu
+    return torch.where(pull > 0, (1 - (1 - pull) ** steps) / pull.clamp(min=1e-30), steps)

@@ -1,0 +1,48 @@
+"""FedSCAVAR: sub-models, a proximal term, control variates and cluster variance reduction, all at once.
+
+    window I_k = I(r, β_k);  client k on I_k:  g ← ∇ℓ(w_k; b) + μ_k (w_k − w) − c_k + c
+    c_k⁺ ← c_k − c − Δ_k / (steps_k η_k) on I_k
+    v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}|I_k) + (1/N) Σ_j y_{c_j};  w ← w + η_s v
+    c ← c + (m/N) Σ_{k∈S} p_k Δc_k;  y_q ← mean of Δ_i over S ∩ cluster q
+
+It has no logic of its own: it is the parts of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP in one list. v is divided
+by m, not by who holds a coordinate.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..core.part import Part
+from ..core.values import PerClient
+from . import methods
+from .cluster_fedvarp import Clusters, ClusterVarp
+from .fedprox import Proximal
+from .scaffold import Scaffold
+from .window import Mode, Window
+
+
+@methods.register(
+    "fedscavar",
+    paper="composition of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP",
+    formula="v ← (1/m) Σ (Δ_k − y_{c_k}|I_k) + (1/N) Σ_j y_{c_j};  g ← ∇ℓ + μ_k (w_k − w) − c_k + c on I_k",
+)
+def fedscavar(
+    *,
+    beta: PerClient = 0.5,
+    mu: PerClient = 0.01,
+    clusters: Clusters = 10,
+    by: Literal["random", "labels"] = "random",
+    mode: Mode = "extract",
+) -> list[Part]:
+    """Everything at once: window, proximal term, control variates, cluster variance reduction.
+
+    beta: share of each layer's units that a client trains; 1 trains the whole model.
+    mu: weight of the proximal term; 0 leaves it out.
+    clusters, by: as for cluster_fedvarp.
+    mode: as for fedrolex.
+
+    >>> [type(part).__name__ for part in fedscavar()]
+    ['Window', 'Proximal', 'Scaffold', 'ClusterVarp']
+    """
+    return [Window(beta, mode=mode), Proximal(mu), Scaffold(), ClusterVarp(clusters, by)]

@@ -1,0 +1,94 @@
+"""MOON: each client keeps its representation near the global model's and away from its own last one's.
+
+    z, z_glob, z_prev: embeddings of a batch under w_k, under the model received, and under client k's last model
+    a = cos(z, z_glob)/τ,  b = cos(z, z_prev)/τ
+    ℓ ← cross-entropy + μ · mean over the batch of −log( e^a / (e^a + e^b) )
+
+Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021, arXiv:2103.16257.
+
+Deviations: the embedding is the input of the last linear layer (no projection head is added to the network). A client
+that takes part for the first time has no last model; the one it receives stands in for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from ..models.network import Network
+from ..problems.classification import View
+from . import methods, parts
+
+
+@methods.register(
+    "moon",
+    paper="Li et al., CVPR 2021, arXiv:2103.16257",
+    formula="ℓ + μ · −log( e^{cos(z,z_glob)/τ} / (e^{cos(z,z_glob)/τ} + e^{cos(z,z_prev)/τ}) )",
+)
+def moon(*, mu: float = 1.0, temperature: float = 0.5) -> list[Part]:
+    """Model-contrastive learning.
+
+    mu: weight of the contrastive term; 0 is FedAvg.
+    temperature: τ.
+
+    >>> moon()
+    [Moon(mu=1.0, temperature=0.5)]
+    """
+    return [Moon(mu, temperature)]
+
+
+@parts.register("moon")
+@dataclass
+class Moon(Part):
+    """Every client's last model, and the term that contrasts it with the global one."""
+
+    mu: float = 1.0
+    temperature: float = 0.5
+
+    def start(self, fed: Federation) -> None:
+        """Nobody has trained yet."""
+        if not (self.mu >= 0 and self.temperature > 0):
+            raise ArnoError(
+                f"method.mu = {self.mu:g}, method.temperature = {self.temperature:g}",
+                "mu must not be negative, τ be positive",
+            )
+        if not isinstance(getattr(fed.problem, "module", None), Network):
+            raise ArnoError(
+                "MOON on this model", "it needs the embedding of a network of Arno's kind", "subclass Network"
+            )
+        self.previous = fed.table()
+        self.seen = torch.zeros(fed.n, dtype=torch.bool)
+
+    def send(self, work: Work) -> Work:
+        """The term, with every client's last model."""
+        seen = self.seen[work.clients].to(work.start.device)[:, None]
+        last = torch.where(seen, self.previous[work.clients], work.start)
+        term = Contrast(self.mu, self.temperature)
+        return replace(work, terms=(*work.terms, term), given={**work.given, "previous": last})
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Remember the trained models."""
+        self.previous[work.clients] = work.start + out.delta
+        self.seen[work.clients] = True
+        return v
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The contrastive term of one batch."""
+
+    mu: float
+    temperature: float
+
+    def __call__(self, view: View) -> Tensor:
+        """μ times the mean over the batch."""
+        near = F.cosine_similarity(view.embedding, view.frozen(view.job.start)) / self.temperature
+        far = F.cosine_similarity(view.embedding, view.frozen(view.job.given["previous"])) / self.temperature
+        return self.mu * F.softplus(far - near).mean()  # −log(e^a / (e^a + e^b)) = log(1 + e^{b − a})

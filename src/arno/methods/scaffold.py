@@ -1,0 +1,84 @@
+"""SCAFFOLD: control variates tell each client in which direction it drifts.
+
+    server control c = 0, client controls c_k = 0
+    client k:  w_k ← w_k − η_k ( ∇ℓ(w_k; b) − c_k + c )
+               c_k⁺ ← c_k − c − Δ_k / (steps_k η_k),   Δc_k ← c_k⁺ − c_k,   c_k ← c_k⁺
+    server:    w ← w + η_s Σ_{k∈S} p_k Δ_k
+               c ← c + (m/N) Σ_{k∈S} p_k Δc_k
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+ICML 2020, arXiv:1910.06378.
+
+Deviation: this is the paper's option II for c_k⁺. With p_k = n_k / Σ n_i (`weighting=samples`) the server's control is
+weighted too; with `weighting=uniform` it is the paper's c + (1/N) Σ Δc_k, and c stays the mean of all c_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+
+@methods.register(
+    "scaffold",
+    paper="Karimireddy et al., ICML 2020, arXiv:1910.06378",
+    formula="g ← ∇ℓ(w_k; b) − c_k + c;  c_k ← c_k − c − Δ_k/(steps_k η_k);  c ← c + (m/N) Σ p_k Δc_k",
+)
+def scaffold() -> list[Part]:
+    """Stochastic controlled averaging: clients correct their drift with control variates.
+
+    >>> scaffold()
+    [Scaffold()]
+    """
+    return [Scaffold()]
+
+
+@parts.register("scaffold")
+@dataclass
+class Scaffold(Part):
+    """The controls c and c_k; within a window they live on its coordinates."""
+
+    roles: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def start(self, fed: Federation) -> None:
+        """All controls are zero."""
+        if fed.local.sgd.momentum:
+            raise ArnoError(
+                f"SCAFFOLD with local.momentum = {fed.local.sgd.momentum:g}",
+                "c_k ← c_k − c − Δ_k/(steps_k η_k) is the mean gradient only for plain SGD",
+                "set local.momentum=0",
+            )
+        self.c = torch.zeros_like(fed.w)
+        self.ck = fed.table()
+
+    def begin(self, t: int) -> None:
+        """Nothing has come back yet."""
+        self._change = torch.zeros_like(self.c)
+
+    def send(self, work: Work) -> Work:
+        """Every gradient of client k is corrected by c − c_k."""
+        return work.add_drift(self.c - self.ck[work.clients])
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """c_k ← c_k⁺; c itself waits until everybody is back."""
+        dck = work.masked(-self.c - out.delta / (work.steps * work.lr)[:, None])
+        self.ck[work.clients] = self.ck[work.clients] + dck
+        self._change += work.cohort / self.ck.n * (work.weight @ dck)
+        return v
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """c ← c + (m/N) Σ p_k Δc_k; the server's learning rate does not act on c."""
+        self.c = self.c + self._change
+        return v
+
+    def record(self) -> dict[str, float]:
+        """How large the server's control is."""
+        return {"control_norm": float(self.c.norm())}

@@ -1,0 +1,135 @@
+"""FedRolex and its kin: clients too small for the model train a part of it.
+
+    round r, client k, a layer with n units:  I = { (r + i) mod n : i = 0 … ⌊β_k n⌋ − 1 }, at least one unit
+    client k:  trains the network of its units, from w on I_k
+    server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k);  coordinates nobody trained stay
+
+A unit that is out takes its weights, its bias, its norm parameters and the matching inputs of the next layer with it.
+Inputs, classes and the last bias are never cut.
+
+FedRolex (`rolling`): Alam, Liu, Yan, Zhang, NeurIPS 2022, arXiv:2212.01548. Federated Dropout (`random`): Caldas,
+Konečný, McMahan, Talwalkar, 2018, arXiv:1812.07210. HeteroFL (`static`): Diao, Ding, Tarokh, ICLR 2021,
+arXiv:2010.01264.
+
+Deviations: outputs are not rescaled (HeteroFL's scaler, Dropout's 1/β). `normalize=all` divides by Σ_{k∈S} p_k = 1,
+whoever holds the coordinate. Together with a part that averages in its own way (FedVARP) that part's divisor stands.
+GroupNorm keeps as many groups as divide the channels that are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.seeds import stream
+from ..core.values import PerClient
+from ..core.work import Result, SubModel, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+Mode = Literal["extract", "mask"]
+Normalize = Literal["coverage", "all"]
+Rule = Literal["rolling", "random", "static"]
+
+FORMULA = "w_i ← w_i + η_s Σ_{k: i∈I_k} p_k Δ_{k,i} / Σ_{k: i∈I_k} p_k"
+
+
+@methods.register(
+    "fedrolex", paper="Alam et al., NeurIPS 2022, arXiv:2212.01548", formula=f"I = {{(r + i) mod n}};  {FORMULA}"
+)
+def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
+    """Sub-models that roll over the units from round to round.
+
+    beta: share of each layer's units that a client trains; may differ per client.
+    mode: extract a truly smaller network, or mask the full one.
+    normalize: divide by the weight of those who hold a coordinate, or of all.
+
+    >>> fedrolex(beta=0.25)
+    [Window(beta=0.25, rule='rolling', mode='extract', normalize='coverage')]
+    """
+    return [Window(beta, "rolling", mode, normalize)]
+
+
+@methods.register("federated_dropout", paper="Caldas et al., 2018, arXiv:1812.07210", formula=f"I random;  {FORMULA}")
+def federated_dropout(
+    *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
+) -> list[Part]:
+    """Sub-models of units drawn anew for every client and round; settings as for fedrolex."""
+    return [Window(beta, "random", mode, normalize)]
+
+
+@methods.register(
+    "heterofl", paper="Diao et al., ICLR 2021, arXiv:2010.01264", formula=f"I = {{0 … ⌊βn⌋−1}};  {FORMULA}"
+)
+def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
+    """Sub-models of the first units of every layer, nested in each other; settings as for fedrolex."""
+    return [Window(beta, "static", mode, normalize)]
+
+
+@parts.register("window")
+@dataclass
+class Window(Part):
+    """Which units each client trains, and the mean over those who trained a coordinate."""
+
+    beta: PerClient = 0.5
+    rule: Rule = "rolling"
+    mode: Mode = "extract"
+    normalize: Normalize = "coverage"
+    roles: ClassVar[frozenset[str]] = frozenset({"window"})
+
+    def start(self, fed: Federation) -> None:
+        """Draw β_k; look for units to cut."""
+        self._beta = fed.per_client(self.beta, "method.beta", above=0, most=1)
+        self._units, self._seed = fed.layout.units, fed.seed
+        cuts = self._beta.smallest < 1
+        if cuts and not fed.layout.annotated:
+            raise ArnoError(
+                f"method.beta = {self._beta.smallest:g}",
+                "this network does not say what its units are, so none can be cut",
+                "give it a method units() (see docs/methods.md), or use method.beta=1",
+            )
+        self._cuts = cuts and bool(self._units)
+        divides = any("mean" in part.roles for part in fed.parts)
+        self._coverage = self.normalize == "coverage" and self._cuts and not divides
+        self._index = lru_cache(maxsize=64)(fed.layout.index_of)  # once per (β, round mod n)
+
+    def begin(self, t: int) -> None:
+        """Nobody holds anything yet."""
+        self._cover: Vec | None = None
+
+    def send(self, work: Work) -> Work:
+        """Give every client its window."""
+        if not self._cuts:
+            return work
+        pairs = zip(self._beta[work.clients].tolist(), work.clients.tolist(), strict=True)
+        return replace(work, windows=tuple(self._window(beta, k, work.round) for beta, k in pairs))
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Σ_{k: i∈I_k} p_k, coordinate by coordinate."""
+        if self._coverage:
+            self._cover = torch.zeros_like(v) if self._cover is None else self._cover
+            for window, weight in zip(work.windows or (), work.weight, strict=True):
+                self._cover[window.index] += weight
+        return v
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """Divide by it where somebody holds the coordinate."""
+        return v if self._cover is None else torch.where(self._cover > 0, v / self._cover, 0)
+
+    def _window(self, beta: float, client: int, t: int) -> SubModel:
+        kept = []
+        for group, n in self._units.items():
+            count = max(1, int(beta * n + 1e-9))
+            if self.rule == "random":
+                draw = torch.randperm(n, generator=stream(self._seed, f"window/{group}", t, client))[:count]
+                kept.append((group, tuple(draw.sort().values.tolist())))
+            else:
+                first = t % n if self.rule == "rolling" else 0
+                kept.append((group, tuple((first + i) % n for i in range(count))))
+        sizes = tuple((group, len(units)) for group, units in kept)
+        return SubModel(self._index(tuple(kept)), sizes, self.mode == "extract")
