@@ -25,6 +25,7 @@ from .data.partition import Partition
 from .engines import engines
 from .errors import ArnoError, unknown
 from .methods import methods
+from .methods.lorenzo import Lorenzo
 from .models.linear import MLP
 from .problems.classification import Classification
 from .selection import Fixed
@@ -117,6 +118,33 @@ def federated(case: Case) -> Pairs:
             yield mine[torch.arange(mine.n)] if isinstance(mine, ClientTable) else mine, case.arrays[name]
 
 
+def lorenzo(case: Case) -> Pairs:
+    """Bootstrap, sequential rounds, early stopping and the final test of Lorenzo."""
+    method = dict(case.spec["method"])
+    name, rounds = method.pop("name"), method.pop("rounds")
+    val, test = ((case.tensor(f"{split}_x"), case.tensor(f"{split}_y").long()) for split in ("val", "test"))
+    problem = _classification(case, val=val, balanced=val, test=test)
+    part: Lorenzo = methods.get(name)(**method, min_batches=0)[0]
+    engine = engines.get(case.backend)(problem)
+    fed = Federation(problem, [part], engine=engine, local=_local(case.spec), w=case.tensor("w0"), rounds=rounds)
+    w, f1, order, scores = [], [], [], []
+    while fed.t < rounds and not part.done():
+        record = fed.round()
+        w.append(fed.w)
+        f1.append(part.s_g)
+        if fed.t > 0:
+            order.append(record.clients["client"])
+            scores.append(part.S.tolist())
+    yield fed.t, case.arrays["stopped_after"]
+    yield torch.stack(w), case.arrays["w"]
+    yield f1, case.arrays["f1"]
+    yield order, case.arrays["order"]
+    yield scores, case.arrays["scores"]
+    yield part.best, case.arrays["w_best"]
+    yield list(part.close(fed).values()), case.arrays["test_f1"]
+    engine.close()
+
+
 def balance(case: Case) -> Pairs:
     """The balanced validation set: how many samples of each class, and how many different ones."""
     labels, classes = case.tensor("labels"), case.spec["dims"]["classes"]
@@ -125,7 +153,7 @@ def balance(case: Case) -> Pairs:
     yield torch.bincount(labels[chosen.unique()], minlength=classes), case.arrays["kept_distinct"]
 
 
-KINDS: dict[str, Callable[[Case], Pairs]] = {"federated": federated, "balance": balance}
+KINDS: dict[str, Callable[[Case], Pairs]] = {"federated": federated, "lorenzo": lorenzo, "balance": balance}
 
 
 def implemented(path: Path) -> bool:

@@ -67,6 +67,7 @@ def classification(config: dict[str, Any]) -> Classification:
         fingerprint=dataset.fingerprint(),
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
+        seed=config["seed"],
     )
 
 

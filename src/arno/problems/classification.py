@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ..core.layout import Layout, bind, flatten
 from ..core.seeds import key
 from ..core.work import Job, SubModel, Vec
+from ..data.balance import balanced
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
@@ -31,7 +32,8 @@ class Classification:
     x, y: all training samples; `partition` says which belong to whom.
     build: makes the network; called once, under a seed of its own.
     transform: from stored samples to network inputs, on whole batches.
-    splits: held-out samples by name (`val`, `test`): x and y.
+    splits: held-out samples by name (`val`, `test`): x and y; `balanced` is made of `val` when it is first asked for.
+    seed: of the balanced split.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class Classification:
         fingerprint: str = "",
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        seed: int = 0,
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
-        self.name, self.dataset_fingerprint = name, fingerprint
+        self.name, self.dataset_fingerprint, self.seed = name, fingerprint, seed
         self.x, self.y = x.to(self.device), y.to(self.device)
         self.partition, self.transform, self.build = partition, transform or Transform(), build
         self.splits = {name: (a.to(self.device), b.to(self.device)) for name, (a, b) in (splits or {}).items()}
@@ -124,16 +127,22 @@ class Classification:
 
     def confusion(self, w: Vec, split: str) -> tuple[Tensor, float]:
         """Counts of (true class, predicted class) on a split, and the mean loss."""
-        if split not in self.splits:
-            raise ArnoError(
-                f"no {split} data", "this score needs them", "set data.val above 0" if split == "val" else ""
-            )
-        x, y = self.splits[split]
+        x, y = self.split(split)
         counts, total = torch.zeros(self.classes**2, dtype=torch.int64, device=self.device), 0.0
         for logits, labels in self._forward(w, x, y):
             counts += torch.bincount(labels * self.classes + logits.argmax(1), minlength=self.classes**2)
             total += float(F.cross_entropy(logits, labels, reduction="sum"))
         return counts.view(self.classes, self.classes), total / len(y)
+
+    def split(self, name: str) -> tuple[Tensor, Tensor]:
+        """Held-out samples and labels; `balanced` brings every class of `val` to the median class count, once."""
+        if name == "balanced" and name not in self.splits:
+            x, y = self.split("val")
+            rows = balanced(y, self.classes, self.seed).to(self.device)
+            self.splits[name] = x[rows], y[rows]
+        if name not in self.splits:
+            raise ArnoError(f"no {name} data", "this score needs them", "set data.val above 0" if name == "val" else "")
+        return self.splits[name]
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
         """The mean cross-entropy of `w` on each client's own samples."""

@@ -1,0 +1,308 @@
+"""Lorenzo: clients train one after the other, the best first, each from a score-weighted mean of the newest models.
+
+    F1 = weighted F1 on the balanced validation set;  Aggregate(W, s) = Σ s_i W_i / Σ s_i, the plain mean if all s_i = 0
+    round 0, in parallel:  H[k] ← train(W_g, k, E_boot);  S[k] ← F1(H[k]);  W_g ← Aggregate(H, S)
+    round t = 1 … T:
+        for k by S[k], the largest first:
+            start ← Aggregate({W_g} ∪ {C[p]: p before k} ∪ {H[p]: p = k or after}, {F1(W_g)} ∪ {S[p]})
+            C[k] ← train(start, k, E_local);  S[k] ← F1(C[k])
+        W_g ← Aggregate(C, S);  H ← C
+        f ← F1(W_g);  f > best + δ: W_best ← W_g, patience ← 0;  else patience += 1;  stop at patience = P
+
+The mean is Gauss–Seidel's for the clients before k (their new models count at once) and Jacobi's for the rest. It is
+kept as a running sum, so a round costs O(K·d) and not O(K²·d); every model is scored once, K + 1 a round.
+
+Lorenzo: Quasi-Sequential Federated Learning with Conservative Jacobi–Seidel Aggregation and Bootstrap; the first two
+seeds of this project.
+
+Deviations: none from the seeds. What they leave open: −loss orders clients and models, but a weight must not be
+negative, so as a weight it is 1 / (1 + loss). A client that diverged (`on_divergence=drop`) keeps its start as C[k].
+BatchNorm buffers of W_g are the mean by samples, as in every method here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Engine, Federation
+from ..core.part import Ids, Part
+from ..core.seeds import stream
+from ..core.work import Mat, Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+Order = Literal["score", "random", "reverse", "fixed"]
+Metric = Literal["f1", "accuracy", "neg_loss"]
+
+NAMES = {"f1": "F1", "accuracy": "accuracy", "neg_loss": "−loss"}
+#: Local SGD of the seeds: E_local = 5, η = 0.01, weight decay 1e-4, no momentum.
+DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
+
+
+@methods.register(
+    "lorenzo",
+    paper="the first two seeds of this project",
+    formula="one after the other by score: start ← Σ s_i W_i / Σ s_i over the newest models;  W_g ← Σ S_k C_k / Σ S_k",
+    defaults=DEFAULTS,
+)
+def lorenzo(
+    *,
+    bootstrap_epochs: int = 1,
+    patience: int | None = 10,
+    delta: float = 0.001,
+    order: Order = "score",
+    metric: Metric = "f1",
+    with_global: bool = True,
+    min_batches: float = 2.0,
+) -> list[Part]:
+    """Quasi-sequential training with score-weighted Jacobi–Seidel starts, a bootstrap round and early stopping.
+
+    bootstrap_epochs: E_boot, epochs of round 0 (local.epochs is E_local).
+    patience: P, rounds without a better global model until the run stops; null: never.
+    delta: δ, how much better is better.
+    order: who trains first: by score, random, reverse (worst score first), fixed (by id).
+    metric: what a model is scored by on the balanced validation set.
+    with_global: whether the global model is part of the clients' starts.
+    min_batches: clients with fewer samples than this many batches are left out.
+
+    >>> lorenzo(patience=3)[0].patience
+    3
+    """
+    return [Lorenzo(bootstrap_epochs, patience, delta, order, metric, with_global, min_batches)]
+
+
+@parts.register("lorenzo")
+@dataclass
+class Lorenzo(Part):
+    """The history H with its scores S, the `ranked` schedule, the global mean, early stopping and the best model."""
+
+    bootstrap_epochs: int = 1
+    patience: int | None = 10
+    delta: float = 0.001
+    order: Order = "score"
+    metric: Metric = "f1"
+    with_global: bool = True
+    min_batches: float = 2.0
+    roles: ClassVar[frozenset[str]] = frozenset({"schedule", "mean", "server"})
+
+    def start(self, fed: Federation) -> None:
+        """FilterClients; nobody has trained yet, and the next round is round 0."""
+        self._refuse(fed)
+        everybody = torch.arange(fed.n)
+        least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[everybody]
+        self._fed, self._clients = fed, everybody[fed.problem.sizes.cpu() >= least]
+        if not len(self._clients):
+            raise ArnoError(
+                f"no client has {self.min_batches:g} batches (the largest has {int(fed.problem.sizes.max())} samples)",
+                "Lorenzo leaves smaller clients out and needs at least one",
+                "lower local.batch_size, clients or method.min_batches",
+            )
+        fed.t, fed.schedule = -1, self.ranked
+        self.H = fed.w.repeat(len(self._clients), 1)
+        self.S = torch.zeros(len(self._clients), dtype=torch.float64)
+        self.s_g = 0.0
+        self.best, self.best_score, self.best_round, self.waited = fed.w.clone(), float("-inf"), 0, 0
+
+    def select(self, ids: Ids, t: int) -> Ids:
+        """𝒦, everybody who is large enough."""
+        if len(ids) != self._fed.n:
+            raise ArnoError(
+                f"{len(ids)} of {self._fed.n} clients were selected",
+                "Lorenzo's pass goes over all of them",
+                "set participation=1 and select=uniform",
+            )
+        return self._clients
+
+    def begin(self, t: int) -> None:
+        """No model of this round is scored yet."""
+        self._evaluations = 0
+
+    def send(self, work: Work) -> Work:
+        """E_boot epochs in round 0."""
+        if work.round >= 0:
+            return work
+        epochs = torch.full_like(work.epochs, self.bootstrap_epochs)
+        steps = self._fed.problem.steps(work.clients, epochs, work.batch_size)
+        return replace(work, epochs=epochs, steps=steps.to(work.steps))
+
+    def ranked(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """The schedule: round 0 in parallel, every other round one client after the other."""
+        return self.bootstrap(engine, works) if self._fed.t < 0 else self.sequential_pass(engine, works)
+
+    def bootstrap(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """H[k] ← train(W_g, k, E_boot);  S[k] ← F1(H[k])."""
+        self._fed.watch(f"bootstrap: {len(self._clients)} clients train in parallel")
+        trained = list(engine.train(works))
+        self.H = torch.cat([models(work, out) for work, out in trained])
+        self.S = self.scores(self.H)
+        alone = torch.tensor([0.0] * len(self.H) + [1.0])
+        scores = self.S.split([len(work) for work, _ in trained])
+        for (work, out), score in zip(trained, scores, strict=True):
+            yield work, noted(out, score, rank=0, score_before=torch.nan, start_weights=alone)
+
+    def sequential_pass(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Conservative Jacobi–Seidel: H becomes C row by row, and every start is the mean of what is newest."""
+        w, rows = self._fed.w, [(work, j) for work in works for j in range(len(work))]
+        newest = Mean([*self.H, w], [*self.weights(), self.weight(self.s_g) if self.with_global else None])
+        for rank, i in enumerate(self.ranking(), 1):
+            work, j = rows[i]
+            work = replace(work.rows(torch.tensor([j])), start=newest.value()[None])
+            shares, before = newest.shares(), self.S[i].item()
+            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(rows)}, score {before:.4f}")
+            [(work, out)] = engine.train([work])
+            C = models(work, out)
+            s = self.scores(C)
+            newest.exchange(i, self.H[i], C[0], self.weight(float(s)))
+            self.H[i], self.S[i] = C[0], s[0]
+            out.delta[:, self._fed.layout.d :] = (C - w)[:, self._fed.layout.d :]  # buffers: towards the global model
+            yield work, noted(out, s, rank=rank, score_before=before, start_weights=shares)
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """W_g ← Aggregate(C, S)."""
+        return Mean([*self.H], self.weights()).value() - self._fed.w
+
+    def record(self) -> dict[str, float]:
+        """f ← F1(W_g): a new best, or one round less of patience."""
+        self.s_g = float(self.scores(self._fed.w[None]))
+        if self.s_g > self.best_score + self.delta:
+            self.best, self.best_score, self.best_round = self._fed.w.clone(), self.s_g, self._fed.t + 1
+            self.waited = 0
+        else:
+            self.waited += 1
+        scores = {f"balanced_{self.metric}": self.s_g, f"best_{self.metric}": self.best_score}
+        return scores | {"patience": self.waited, "evaluations": self._evaluations}
+
+    def done(self) -> str:
+        """Early stopping."""
+        return "Early stopping triggered." if self.patience is not None and self.waited >= self.patience else ""
+
+    def scores(self, models: Mat) -> Tensor:
+        """Evaluate: one score per model on the balanced validation set, counted."""
+        self._evaluations += len(models)
+        return torch.tensor(self._evaluate(models, "balanced"), dtype=torch.float64)
+
+    def ranking(self) -> list[int]:
+        """Rows of H in the order of training; clients that score the same (to rounding) go by id."""
+        S = [round(score, 12) for score in self.S.tolist()]
+        if self.order == "random":
+            draw = torch.randperm(len(S), generator=stream(self._fed.seed, "lorenzo/order", self._fed.t))
+            return [int(i) for i in draw]
+        sign = {"score": -1, "reverse": 1, "fixed": 0}[self.order]
+        return sorted(range(len(S)), key=lambda i: sign * S[i])
+
+    def weight(self, score: float) -> float:
+        """What a score counts in a mean."""
+        return 1 / (1 - score) if self.metric == "neg_loss" else score
+
+    def weights(self) -> list[float]:
+        """The weights of H."""
+        return [self.weight(score) for score in self.S.tolist()]
+
+    def lines(self) -> list[str]:
+        """What the seeds print."""
+        name, t = NAMES[self.metric], self._fed.t
+        counted = f"({self._evaluations} evaluations)"
+        if t == 0:
+            lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={self.s_g:.4f} {counted}"]
+        else:
+            lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={self.s_g:.4f} {counted}"]
+            if self.waited:
+                limit = f" Patience: {self.waited} / {self.patience}" if self.patience is not None else ""
+                lines.append("No improvement." + limit)
+            else:
+                lines.append(f"New best {name}. Patience reset.")
+        lines += [self.done()] if self.done() else []
+        if self.done() or t == self._fed.rounds:
+            lines += [
+                "--- Final Test Results ---",
+                f"Evaluating best model ({name}: {self.best_score:.4f}, round {self.best_round}) on Test Set...",
+            ]
+        return lines
+
+    def close(self, fed: Federation) -> dict[str, float]:
+        """W_best, the last W_g and every H[k] on the test data."""
+        names = ["Best Model", "Global Model", *(f"Client {k}" for k in self._clients.tolist())]
+        return dict(zip(names, self._evaluate([self.best, fed.w, *self.H], "test"), strict=True))
+
+    def draw(self, run: Path) -> None:
+        """The global score with its best; who leads the pass, beside what each client holds."""
+        from ..report.lorenzo import draw_ranks, draw_score
+
+        draw_score(run, self.metric, NAMES[self.metric], self.best_round, run / "lorenzo_score.png")
+        draw_ranks(run, NAMES[self.metric], self._fed.problem, run / "lorenzo_ranks.png")
+
+    def _evaluate(self, models: Iterable[Vec], split: str) -> list[float]:
+        name, sign = ("loss", -1) if self.metric == "neg_loss" else (self.metric, 1)
+        return [sign * scores[name] for scores in self._fed.engine.score(models, split)]
+
+    def _refuse(self, fed: Federation) -> None:
+        if "val" not in getattr(fed.problem, "splits", ()):
+            raise ArnoError("no validation data", "Lorenzo scores models on them", "set data.val above 0, e.g. 0.1")
+        if fed.server_lr != 1:
+            raise ArnoError(
+                f"server_lr = {fed.server_lr:g}", "Lorenzo's new global model is a mean, not a step", "set server_lr=1"
+            )
+        if self.bootstrap_epochs < 1 or (self.patience is not None and self.patience < 1) or self.delta < 0:
+            given = f"bootstrap_epochs = {self.bootstrap_epochs}, patience = {self.patience}, delta = {self.delta:g}"
+            raise ArnoError(
+                f"method.{given}", "the first two must be at least 1, delta not negative", "patience=null never stops"
+            )
+
+
+class Mean:
+    """Aggregate: Σ s_i W_i / Σ s_i as a running sum; exchanging one model costs O(d). All s_i zero: the plain mean.
+
+    A weight of None leaves a model out of both. What is zero is decided on the weights, never on sums of them.
+
+    >>> mean = Mean([torch.tensor([1.0]), torch.tensor([4.0])], [1.0, 2.0])
+    >>> mean.value()
+    tensor([3.])
+    >>> mean.exchange(1, torch.tensor([4.0]), torch.tensor([7.0]), 0.5)
+    >>> mean.value()
+    tensor([3.])
+    """
+
+    def __init__(self, models: Sequence[Vec], weights: Sequence[float | None]) -> None:
+        self.like, self.s = models[0], list(weights)
+        self.weighted = torch.zeros_like(self.like, dtype=torch.float64)
+        self.plain = torch.zeros_like(self.weighted)
+        for model, s in zip(models, weights, strict=True):
+            if s is not None:
+                self.weighted.add_(model, alpha=s)
+                self.plain.add_(model)
+
+    def exchange(self, i: int, old: Vec, new: Vec, weight: float) -> None:
+        """num += s' new − s old."""
+        self.weighted.add_(new, alpha=weight).add_(old, alpha=-(self.s[i] or 0.0))
+        self.plain.add_(new).sub_(old)
+        self.s[i] = weight
+
+    def shares(self) -> Tensor:
+        """Each model's part of the mean."""
+        s = torch.tensor([x or 0.0 for x in self.s], dtype=torch.float64)
+        s = s if s.any() else torch.tensor([float(x is not None) for x in self.s], dtype=torch.float64)
+        return s / s.sum()
+
+    def value(self) -> Vec:
+        """The mean."""
+        s = [x for x in self.s if x is not None]
+        mean = self.weighted / sum(s) if any(s) else self.plain / len(s)
+        return mean.to(self.like.dtype)
+
+
+def models(work: Work, out: Result) -> Mat:
+    """The trained models, start + Δ; where Δ is not finite, the start (the round refuses or drops that client)."""
+    fine = torch.isfinite(out.delta.sum(1, keepdim=True))
+    return work.start + torch.where(fine, out.delta, 0)
+
+
+def noted(out: Result, score: Tensor, **columns: float | Tensor) -> Result:
+    """The result with further columns for the clients' records; a value that all rows share is given once."""
+    rows = {name: torch.as_tensor(x).expand(len(score), *torch.as_tensor(x).shape) for name, x in columns.items()}
+    return replace(out, notes={**out.notes, "score": score, **rows})
