@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,6 +47,14 @@ checkpoints, final and best model, curves.png. Ctrl-C saves it; `arno resume` go
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors as every other error of Arno: one line, exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise it; `main` prints it."""
+        raise ArnoError(self.prog, message, f"see {self.prog} --help")
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point: runs a command and exits with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -67,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def dispatch(arguments: list[str]) -> int:
     """Find the command and run it."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="arno",
         description="Federated optimisation under heterogeneous data. Many streams, one river.",
         epilog="commands\n" + "".join(f"  {n:<12}{f.__doc__}\n" for n, f in COMMANDS.items()) + "\n" + EPILOG,
@@ -85,9 +94,9 @@ def dispatch(arguments: list[str]) -> int:
     return COMMANDS[arguments[0]](arguments[1:])
 
 
-def _parser(command: str, description: str = "", epilog: str = "", settings: bool = True) -> argparse.ArgumentParser:
+def _parser(command: str, description: str = "", epilog: str = "", settings: bool = True) -> Parser:
     usage = f"arno {command} [key=value ...] [options]" if settings else None
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"arno {command}",
         usage=usage,
         description=description or COMMANDS[command].__doc__,
@@ -100,10 +109,19 @@ def _parser(command: str, description: str = "", epilog: str = "", settings: boo
 
 
 def _settings_help() -> str:
-    from .experiment.config import describe
+    from textwrap import wrap
 
-    rows = [(key, "null" if default is None else str(default), text) for key, default, text in describe()]
-    lines = [f"  {key:<20} {default:<10} {text}" for key, default, text in rows]
+    from .completion import registered
+    from .experiment.config import GROUPS, describe, written
+
+    lines = []
+    for key, default, text in describe():
+        value = written(default)
+        if key in GROUPS:
+            names = [*registered(key), "custom"] if key in ("method", "model") else registered(key)
+            text = f"{text}: {', '.join(names)}"
+        first, *more = wrap(text, 84)
+        lines += [f"  {key:<20} {value:<15} {first}", *(" " * 39 + line for line in more)]
     return "settings, their defaults and what they mean\n" + "\n".join(lines) + "\n\n"
 
 
@@ -159,18 +177,28 @@ def _finish(job: Callable[[], RunResult], quiet: bool) -> int:
 
 
 def _table(result: RunResult) -> None:
-    """The run's last and best scores."""
+    """The scores of the last model and of the best one."""
     from rich.console import Console
     from rich.table import Table
 
     rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
-    scored = [row for row in rows if "test_accuracy" in row]
     best_round = result.folder.manifest()["best_round"]
-    best = next((row for row in scored if row["round"] == best_round), scored[-1])
-    table = Table("", "round", "test accuracy", "test F1", "test loss", "validation F1")
-    for name, row in (("last", scored[-1]), ("best on validation", best)):
-        numbers = [row["test_accuracy"], row["test_f1"], row["test_loss"], row.get("val_f1")]
-        table.add_row(name, str(row["round"]), *("–" if x is None else f"{x:.4f}" for x in numbers))
+    best = next((row for row in rows if row["round"] == best_round), rows[-1])
+    shown = {
+        "test_accuracy": "test accuracy",
+        "test_f1": "test F1",
+        "test_loss": "test loss",
+        "val_f1": "validation F1",
+        "client_accuracy_mean": "per client",
+        "client_accuracy_std": "std",
+        "client_accuracy_worst_decile": "worst 10%",
+    }
+    metrics = [metric for metric in shown if metric in rows[-1]] or [k for k, v in rows[-1].items() if k != "round"]
+    table = Table("", "last", "best")
+    table.add_row("round", str(rows[-1]["round"]), str(best["round"]))
+    for metric in metrics:
+        numbers = ("–" if metric not in row else f"{row[metric]:.4f}" for row in (rows[-1], best))
+        table.add_row(shown.get(metric, metric), *numbers)
     console = Console()
     console.print(table)
     console.print(f"curves: {result.path / 'curves.png'}", highlight=False)
@@ -181,7 +209,9 @@ def compare(arguments: list[str]) -> int:
     parser = _parser(
         "compare",
         "Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4.\n"
+        "A setting that only one method has follows that method's name: fedprox.mu=0.1.\n"
         "Finished cells are skipped when the command is given again with the same out=.",
+        "examples\n  arno compare method=fedavg,fedprox fedprox.mu=0.01,0.1 partition.alpha=0.1 seed=0..4 out=mu\n",
     )
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
     options = parser.parse_intermixed_args(arguments)
@@ -245,9 +275,10 @@ def conform(arguments: list[str]) -> int:
             print(f"{outcome.name:<36} {outcome.error:.3e}  {'ok' if outcome.ok else 'FAIL'}", flush=True)
     if options.json:
         rows: list[dict[str, Any]] = [
-            {"name": o.name, "error": o.error, "tolerance": o.tolerance, "ok": o.ok} for o in outcomes
+            {"name": o.name, "error": o.error if isfinite(o.error) else None, "tolerance": o.tolerance, "ok": o.ok}
+            for o in outcomes
         ]
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(rows, indent=2, allow_nan=False))
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 

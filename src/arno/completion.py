@@ -31,8 +31,8 @@ def words(line: list[str]) -> list[str]:
 
     >>> words(["arno re"]), words(["arno run method=fedp"])
     (['resume'], ['method=fedprox'])
-    >>> words(["arno run local.ep"])
-    ['local.epochs=']
+    >>> words(["arno run local.ep"]), words(["arno run method=fedprox method."])
+    (['local.epochs='], ['method.mu='])
     """
     from .cli import COMMANDS
 
@@ -40,7 +40,7 @@ def words(line: list[str]) -> list[str]:
     last = typed[-1]
     if len(typed) == 1:
         return [name for name in COMMANDS if name.startswith(last)]
-    if typed[0] == "conform":
+    if typed[0] == "conform" or (typed[0] == "resume" and len(typed) == 2):  # files: the shell knows them
         return []
     from .experiment.config import GROUPS, describe
 
@@ -48,27 +48,35 @@ def words(line: list[str]) -> list[str]:
     if equals:
         found = [f"{key}={name}" for name in registered(key)] if key in GROUPS else []
     else:
+        kinds = {key: default for key, default, _ in describe() if key in GROUPS}
+        kinds |= {k: v for k, _, v in (word.partition("=") for word in typed) if k in GROUPS}
         found = [f"{key}=" for key, _, _ in describe()]
+        found += [f"{g}.{name}=" for g, kind in kinds.items() for name in registered(g).get(kind, [])]
     return [word for word in found if word.startswith(last)]
 
 
-def registered(group: str) -> list[str]:
-    """The names of a group, read from the sources: importing them takes too long for a key press."""
+def registered(group: str) -> dict[str, list[str]]:
+    """The names of a group and their settings, read from the sources: importing them takes too long for a key press.
+
+    >>> registered("partition")["shards"]
+    ['shards']
+    """
     root = Path(__file__).parent
-    place = {
-        "method": root / "methods",
-        "model": root / "models",
-        "engine": root / "engines",
-        "data": root / "data",
-        "partition": root / "data" / "partition.py",
-        "select": root / "selection.py",
+    register, place = {
+        "method": ("methods.register", root / "methods"),
+        "problem": ("problems.register", root / "experiment" / "build.py"),
+        "model": ("models.register", root / "models"),
+        "engine": ("engines.register", root / "engines"),
+        "data": ("source", root / "data" / "sources"),
+        "partition": ("partitions.register", root / "data" / "partition.py"),
+        "select": ("selections.register", root / "selection.py"),
     }[group]
-    names = set()
+    found = {}
     for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-        if group == "data" and path.name == "partition.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            for call in getattr(node, "decorator_list", []):
-                if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
-                    names.add(str(call.args[0].value))
-    return sorted(names)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == register:
+                    found[ast.literal_eval(call.args[0])] = [argument.arg for argument in node.args.kwonlyargs]
+    return dict(sorted(found.items()))

@@ -12,8 +12,10 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 from .errors import ArnoError, unknown
 
@@ -49,7 +51,9 @@ class Registry:
         return sorted(self._factories)
 
     def info(self, name: str) -> Mapping[str, Any]:
-        """What was said of `name` when it was registered."""
+        """What was said of `name` when it was registered; nothing of a user's own."""
+        if name == "custom":
+            return {}
         self.get(name)
         return self._info[name]
 
@@ -68,10 +72,10 @@ class Registry:
         return self._factories[name]
 
     def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:
-        """The keyword-only parameters of a function, the parameters of a class: what a user may set."""
+        """What a user may set: the fields of a dataclass, the keyword-only parameters of anything else."""
         factory = self.get(name, target)
         parameters = inspect.signature(factory, eval_str=True).parameters.values()
-        return {p.name: p for p in parameters if isinstance(factory, type) or p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return {p.name: p for p in parameters if is_dataclass(factory) or p.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def build(self, config: Mapping[str, Any], *arguments: Any) -> Any:
         """Call the factory that `config` names (`{"kind": …, settings}`) with the positional `arguments`."""
@@ -91,7 +95,7 @@ def load_target(target: str) -> Callable[..., Any]:
         path = Path(where).expanduser().resolve()
         if not path.is_file():
             raise ArnoError(f"target {target!r}", f"there is no file {path}", "give a path relative to where you are")
-        name = f"arno_target_{path.stem}_{abs(hash(str(path)))}"
+        name = f"arno_target_{path.stem}_{crc32(str(path).encode()):08x}"
         if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None

@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file each, with its plain values as JSON in the header; never pickle.
 
-A file appears under its name only when it is complete; a checksum over the tensors tells when it is damaged.
+A file appears under its name only when it is complete; a checksum over all of it tells when it is damaged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
             else:
                 values[name] = value
         plain[section] = values
-    write_tensors(path, tensors, {"format": FORMAT, "plain": json.dumps(plain), "checksum": _checksum(tensors)})
+    text = json.dumps(plain)
+    write_tensors(path, tensors, {"format": FORMAT, "plain": text, "checksum": _checksum(tensors, text)})
 
 
 def load(path: Path) -> Checkpoint:
@@ -57,7 +58,7 @@ def load(path: Path) -> Checkpoint:
     tensors, meta = read_tensors(path, remedy)
     if meta.get("format") != FORMAT:
         raise ArnoError(f"{path}", "is no checkpoint of Arno", "give a file from a run's checkpoints folder")
-    if meta.get("checksum") != _checksum(tensors):
+    if meta.get("checksum") != _checksum(tensors, meta.get("plain", "")):
         raise ArnoError(f"{path}", "is damaged: its checksum does not agree", remedy)
     plain = json.loads(meta["plain"])
     sections: dict[str, dict[str, Any]] = {name: dict(plain[name]) for name in ("federation", "run")}
@@ -97,8 +98,8 @@ def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[
         raise ArnoError(f"{path}", f"cannot be read ({error})", remedy) from error
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    digest = blake2b(digest_size=16)
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

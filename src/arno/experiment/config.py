@@ -7,13 +7,15 @@ from the signature of the factory they name; see `registry.py`.
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import ArnoError, unknown
@@ -66,12 +68,12 @@ class Config:
     """A run. Settings of a group follow its name: `method=fedprox method.mu=0.1`."""
 
     method: Any = setting("fedavg", "what the server and the clients do; see `arno methods`")
-    problem: Any = setting("classification", "what is learned: classification (of data by a model)")
-    data: Any = setting("digits", "digits, mnist, fashion_mnist, cifar10, cifar100, tinyimagenet, hub, npz, folder")
-    partition: Any = setting("dirichlet", "iid, dirichlet, shards, classes, quantity, file, replace")
-    model: Any = setting("mlp", "softmax, mlp, lenet5, simple5layercnn, resnet18, custom")
-    select: Any = setting("uniform", "who takes part: uniform, schedule")
-    engine: Any = setting("serial", "where clients train: serial")
+    problem: Any = setting("classification", "what is learned")
+    data: Any = setting("digits", "the data set; see `arno data`")
+    partition: Any = setting("dirichlet", "who holds which samples; see `arno data`")
+    model: Any = setting("mlp", "the network")
+    select: Any = setting("uniform", "who takes part in a round")
+    engine: Any = setting("serial", "where clients train")
     clients: int = setting(20, "N, the number of clients")
     participation: float = setting(1.0, "share of the clients that take part in a round")
     rounds: int = setting(50, "R, the number of rounds")
@@ -113,17 +115,19 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     >>> config.method.kind, config.method.mu, config.local.lr, config.rounds
     ('fedprox', 0.1, 0.01, 50)
     """
-    given: list[tuple[str, Any]] = [*_flat(base or {}), *(parse(text) for text in overrides)]
+    below, above = list(_flat(base or {})), [parse(text) for text in overrides]
+    for group in GROUPS:  # another kind than the base's: what the base set for its own kind falls away
+        if _kind(group, below) != _kind(group, [*below, *above]):
+            shared = {group, f"{group}.kind", *(f"{group}.{name}" for name in COMMON.get(group, ()))}
+            below = [(key, value) for key, value in below if key.split(".")[0] != group or key in shared]
+    given = [*below, *above]
     config: DictConfig = OmegaConf.structured(Config)
     for group in GROUPS:
-        kind = getattr(Config, group)
-        for key, value in given:
-            if key in (group, f"{group}.kind") and isinstance(value, str):
-                kind = value
+        kind = _kind(group, given)
         target = next((value for key, value in reversed(given) if key == f"{group}.target"), None)
         config[group] = OmegaConf.structured(_schema(group, kind, target))
     kinds = {group: config[group].kind for group in GROUPS}
-    own = {} if kinds["method"] == "custom" else registry("method").info(kinds["method"]).get("defaults", {})
+    own = registry("method").info(kinds["method"]).get("defaults", {})
     for key, value in [*own.items(), *given]:
         if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
             _set(config, key, value)
@@ -166,7 +170,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain dictionaries and lists."""
-    out = OmegaConf.to_container(config, resolve=True)
+    try:
+        out = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ArnoError("a value with ${…}", f"it cannot be resolved ({_first(error)})", "name another key") from error
     assert isinstance(out, dict)
     return {str(k): v for k, v in out.items()}
 
@@ -191,7 +198,7 @@ def as_overrides(config: Mapping[str, Any]) -> list[str]:
     words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
     for key, value in _flat(config):
         if usual.get(key) != value and not key.endswith(".kind"):
-            words.append(f"{key}={'null' if value is None else value}".replace("'", ""))
+            words.append(f"{key}={written(value)}")
     order = [f.name for f in fields(Config)]
     return sorted(words, key=lambda word: (order.index(word.split("=")[0].split(".")[0]), "." in word.split("=")[0]))
 
@@ -208,6 +215,14 @@ def describe() -> Iterator[tuple[str, Any, str]]:
             yield f.name, f.default, f.metadata["help"]
 
 
+def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
+    """Which factory of a group was chosen; the last word counts."""
+    chosen = [value for key, value in given if key in (group, f"{group}.kind")]
+    if chosen and not isinstance(chosen[-1], str):
+        raise ArnoError(f"{group} = {chosen[-1]}", "a group is chosen by name", f"write {group}=NAME")
+    return chosen[-1] if chosen else str(getattr(Config, group))
+
+
 def _schema(group: str, kind: str, target: str | None) -> type:
     """A dataclass of the settings that a factory takes."""
     columns: list[Any] = [("kind", str, field(default=kind))]
@@ -218,7 +233,7 @@ def _schema(group: str, kind: str, target: str | None) -> type:
         if default is inspect.Parameter.empty:
             raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
         columns.append(_column(name, parameter.annotation, default))
-    inner: Registry | None = None if kind == "custom" else registry(group).info(kind).get("nested")
+    inner: Registry | None = registry(group).info(kind).get("nested")
     for name in () if inner is None else inner.names():  # sections of their own: method.window.beta
         own = [_column(p.name, p.annotation, p.default) for p in inner.settings(name).values()] if inner else []
         kind_of = make_dataclass(f"{group}.{name}", own)
@@ -262,7 +277,7 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
     except KeyError:
         raise _unknown_key(config, key) from None
     except OmegaConfBaseException as error:
-        raise ArnoError(f"{key} = {value!r}", _first(error).replace("Value ", "the value ", 1), "see --help") from error
+        raise ArnoError(f"{key} = {written(value)}", _rule(error), "see arno run --help") from error
 
 
 def _has(config: DictConfig, key: str) -> bool:
@@ -295,6 +310,38 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+def written(value: Any) -> str:
+    """A value as a user writes it: YAML on one line; a string bare where it reads back as itself.
+
+    >>> written(None), written((64, 64)), written(True), written(1.0), written("a b"), written("1")
+    ('null', '[64, 64]', 'true', '1.0', 'a b', '"1"')
+    """
+    if isinstance(value, str):
+        try:
+            if parse(f"value={value}")[1] == value:
+                return value
+        except ArnoError:
+            pass
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _rule(error: Exception) -> str:
+    """What OmegaConf demands, in a user's words."""
+    said = _first(error)
+    choice = re.search(r"expected one of \[(.*)\]", said)
+    if choice:
+        return f"it must be one of {choice[1]}".replace("'", "")
+    words = {
+        "to Integer": "it must be a whole number",
+        "to Float": "it must be a number",
+        "not a valid bool": "it must be true or false",
+        "not Optional": "it cannot be left empty",
+        "not a ListConfig": "it must be a list, as [64, 64]",
+        "is not a subclass": "it is a section; its settings follow a dot",
+    }
+    return next((rule for part, rule in words.items() if part in said), said)
+
+
 def _first(error: Exception) -> str:
     return str(error).split("\n")[0].rstrip(".")
 
@@ -315,6 +362,15 @@ def _check(config: DictConfig) -> None:
         raise ArnoError(
             f"participation = {config.participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
         )
+    for key in ("local.epochs", "local.batch_size", "local.lr"):
+        value = OmegaConf.select(config, key)
+        numbers = list(value) if isinstance(value, ListConfig) else [value]
+        fine = (int, float) if isinstance(value, ListConfig) else (int, float, str)
+        if any(isinstance(x, bool) or not isinstance(x, fine) for x in numbers):
+            rule = "it must be a number, a list with one number per client, or a law"
+            raise ArnoError(f"{key} = {written(plain(config)['local'][key[6:]])}", rule, f"try {key}='choice(1, 2)'")
+    if not 0 < config.server_lr < float("inf"):
+        raise ArnoError(f"server_lr = {config.server_lr:g}", "it must be positive", "try server_lr=1")
     for key, low, high in (("local.momentum", 0, 1), ("local.weight_decay", 0, None), ("local.lr_decay", 0, None)):
         value = OmegaConf.select(config, key)
         if not value >= low or (high is not None and value >= high):

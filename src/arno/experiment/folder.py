@@ -6,8 +6,7 @@ import json
 import os
 import platform
 import secrets
-import shlex
-import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -39,11 +38,11 @@ class RunFolder:
             )
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            (folder.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
         except OSError as error:
             raise ArnoError(
                 f"out = {folder.path}", f"cannot be written ({error.strerror})", "choose another out="
             ) from error
+        folder.write_config(config)
         return folder
 
     @classmethod
@@ -58,6 +57,10 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The run's resolved configuration."""
         return configs.read(self.path / "config.yaml")
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Put the resolved configuration down; running it again reproduces the run."""
+        self.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
 
     def manifest(self) -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
@@ -79,12 +82,13 @@ class RunFolder:
             temporary.write_text(text)
             temporary.replace(self.path / name)
         except OSError as error:
+            temporary.unlink(missing_ok=True)
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
     def log(self, line: str) -> None:
-        """Add a line to the log."""
-        with (self.path / "log.txt").open("a") as file:
-            file.write(line + "\n")
+        """Add a line to the log; a run does not fail for want of one."""
+        with suppress(OSError), (self.path / "log.txt").open("a") as file:
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
     def add(self, metrics: dict[str, Any], clients: dict[str, list[Any]]) -> None:
         """Record a round."""
@@ -130,8 +134,8 @@ class RunFolder:
                 except ValueError:  # the line that a kill cut short
                     break
             self.write_text("metrics.jsonl", "".join(kept))
-        for piece in self.checkpoints.glob("clients-*.parquet"):
-            if int(piece.stem.split("-")[1]) > upto:
+        for piece in [*self.checkpoints.glob("clients-*.parquet"), *self.saved()]:
+            if int(piece.stem.split("-")[-1]) > upto:
                 piece.unlink()
 
     def checkpoint_path(self, t: int) -> Path:
@@ -150,7 +154,7 @@ class RunFolder:
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what computed the run, and the command."""
+    """Versions of what computes the run."""
     import numpy
     import torch
 
@@ -161,7 +165,6 @@ def environment() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "command": shlex.join(["arno", *sys.argv[1:]]),
     }
 
 

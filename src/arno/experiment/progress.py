@@ -85,18 +85,20 @@ class Bar(Quiet):
 
     def start(self, title: str, rounds: int, done: int) -> None:
         """Show the bar."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
+        from rich.table import Column
 
         self.bar = Rich(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("round"),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[scores]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[scores]}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
+            TextColumn("left"),
+            expand=True,
         )
+        self.short = self.bar.console.width < 120
         self.began, self.seen, self.last = perf_counter(), 0, ""
         self.bar.console.print(title, highlight=False)
         self.task = self.bar.add_task("round", total=rounds, completed=done, scores="")
@@ -105,7 +107,7 @@ class Bar(Quiet):
     def round(self, row: dict[str, Any]) -> None:
         """Move it on."""
         self.seen += row["clients"]
-        self.last = scores(row) if any(name.startswith("test_") for name in row) else self.last
+        self.last = scores(row, self.short) if any(name.startswith("test_") for name in row) else self.last
         speed = self.seen / (perf_counter() - self.began)
         self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.0f} clients/s")
 
@@ -122,8 +124,8 @@ class Bar(Quiet):
         self.bar.stop()
 
 
-def scores(row: dict[str, Any]) -> str:
-    """The numbers of a round that a person follows."""
+def scores(row: dict[str, Any], short: bool = False) -> str:
+    """The numbers of a round that a person follows; the `short` form fits beside a bar in 80 columns."""
     names = {
         "test_accuracy": "acc",
         "test_f1": "f1",
@@ -131,4 +133,6 @@ def scores(row: dict[str, Any]) -> str:
         "test_loss": "loss",
         "train_loss": "train loss",
     }
-    return "  ".join(f"{short} {row[name]:.4f}" for name, short in names.items() if name in row)
+    if short:
+        names = {name: names[name] for name in ("test_accuracy", "test_loss")}
+    return "  ".join(f"{label} {row[name]:.4f}" for name, label in names.items() if name in row)

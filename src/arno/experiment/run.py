@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,15 +158,23 @@ def execute(
     fed, totals = build.federation(config, parts), Totals()
     if folder is None:
         folder = RunFolder.create(config)
+    else:
+        _same_data(folder, fed)
     if saved is not None:
         fed.restore(saved.federation)
         totals = Totals(**saved.run)
         folder.rewind(saved.round)
+        folder.write_config(config)
     began = perf_counter()
     folder.update_manifest(
         status="running",
+        command=None if parts is not None else shlex.join(["arno", "run", *configs.as_overrides(config)]),
         **environment(),
-        engine={"name": fed.engine.name, "threads": torch.get_num_threads()},
+        engine={
+            "name": fed.engine.name,
+            "equality": configs.registry("engine").info(config["engine"]["kind"]).get("equality", "unknown"),
+            "threads": torch.get_num_threads(),
+        },
         device=str(fed.problem.device),
         seed=config["seed"],
         data_fingerprint=fed.problem.fingerprint(),
@@ -204,9 +213,13 @@ def execute(
         progress.stop()
         fed.engine.close()
         folder.close()
-        seconds = round(totals.seconds, 3)
-        folder.update_manifest(status=status, rounds=fed.t, seconds=seconds, wall=round(perf_counter() - began, 3))
         folder.log(f"{status} after round {fed.t}")
+        seconds, wall = round(totals.seconds, 3), round(perf_counter() - began, 3)
+        try:
+            folder.update_manifest(status=status, rounds=fed.t, seconds=seconds, wall=wall)
+        except ArnoError:
+            if status == "done":  # else what went wrong is on its way already
+                raise
     return RunResult(folder.path)
 
 
@@ -292,6 +305,13 @@ def stop_signals(progress: Progress) -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _same_data(folder: RunFolder, fed: Federation) -> None:
+    """Refuse to go on with other data than the run began with."""
+    earlier = folder.manifest().get("data_fingerprint") if (folder.path / "manifest.json").exists() else None
+    if earlier not in (None, fed.problem.fingerprint()):
+        raise ArnoError(f"the data of {folder.path}", "they have changed since the run began", "start a new run")
 
 
 def _other_config(odd: list[str]) -> ArnoError:

@@ -10,26 +10,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..experiment.config import written
 from ..registry import Registry
 
 
 def show_methods() -> None:
-    """The table of methods."""
+    """The table of methods; what is said of each stands in lines of its own, so that 80 columns are enough."""
     from ..methods import methods
 
-    table = Table("method", "parts", "formula", "settings", "paper", show_lines=True)
+    table = Table("method", "formula, parts, settings, paper", show_lines=True)
+    table.columns[0].no_wrap = True
     for name in methods.names():
         info = methods.info(name)
-        table.add_row(
-            name,
-            parts_of(methods, name),
-            escape(info.get("formula", "")),
-            escape(settings_of(methods, name)),
-            escape(info.get("paper", "")),
-        )
+        said = {
+            "": info.get("formula", ""),
+            "parts": parts_of(methods, name),
+            "settings": settings_of(methods, name),
+            "paper": info.get("paper", ""),
+        }
+        lines = [f"[dim]{key}:[/dim] {escape(text)}" if key else escape(text) for key, text in said.items() if text]
+        table.add_row(name, "\n".join(lines))
     console = Console()
     console.print(table)
-    console.print("More of one: arno methods NAME. Your own: arno run method=custom method.target=file.py:factory")
+    console.print("more of one: arno methods NAME", highlight=False)
+    console.print("your own: arno run method=custom method.target=file.py:factory", highlight=False)
 
 
 def show_method(name: str) -> None:
@@ -39,20 +43,22 @@ def show_method(name: str) -> None:
     factory = methods.get(name)
     console = Console()
     console.print(escape(inspect.cleandoc(inspect.getmodule(factory).__doc__ or "")), highlight=False)
-    console.print(f"\n[bold]{name}[/bold] is made of: {parts_of(methods, name)}")
+    console.print(f"\n[bold]{name}[/bold], parts: {escape(parts_of(methods, name))}")
     console.print(escape(inspect.cleandoc(factory.__doc__ or "").split(">>>")[0].rstrip()), highlight=False)
     console.print(f"settings: {escape(settings_of(methods, name)) or 'none'}")
 
 
 def parts_of(registry: Registry, name: str) -> str:
     """The parts a method is made of."""
+    if nested := registry.info(name).get("nested"):
+        return f"any of {', '.join(nested.names())}"
     names = [type(part).__name__ for part in registry.get(name)()]
-    return " + ".join(names) if names else "none: the round itself"
+    return " + ".join(names) if names else "none, it is the round itself"
 
 
 def settings_of(registry: Registry, name: str) -> str:
     """Settings and their defaults."""
-    return ", ".join(f"{p.name}={p.default}" for p in registry.settings(name).values())
+    return ", ".join(f"{p.name}={written(p.default)}" for p in registry.settings(name).values())
 
 
 def show_data() -> None:
@@ -61,11 +67,14 @@ def show_data() -> None:
 
     console = Console()
     for title, registry in (("data", datasets), ("partition", partitions)):
-        table = Table(title, "what it is", "settings")
+        table = Table(title, "what it is, and its settings", show_lines=True)
+        table.columns[0].no_wrap = True
         for name in registry.names():
             first = inspect.cleandoc(registry.get(name).__doc__ or "").split("\n")[0]
-            table.add_row(name, escape(first), escape(settings_of(registry, name)))
+            settings = settings_of(registry, name)
+            table.add_row(name, escape(first) + (f"\n[dim]settings:[/dim] {escape(settings)}" if settings else ""))
         console.print(table)
+    console.print("every data set takes data.val too: the share or number of samples held out for validation")
 
 
 def show_partition(overrides: Sequence[str], path: Path) -> None:
@@ -79,7 +88,9 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
     labels = dataset.y[train]
     console = Console()
     table = Table(f"{dataset.name}, {config['partition']['kind']}", "", show_header=True)
-    table.add_row("samples", f"{len(train)} to train on, {len(held_out)} for validation, {len(dataset.y_test)} to test")
+    table.add_row(
+        "data", f"{len(train)} samples to train on, {len(held_out)} for validation, {len(dataset.y_test)} to test"
+    )
     for name, value in summary(partition, labels, dataset.classes).items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)

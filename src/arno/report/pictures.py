@@ -37,14 +37,11 @@ def draw_curves(runs: Sequence[Path], path: Path) -> None:
             for j, (name, label) in enumerate(names.items()):
                 points = [(row["round"], row[name]) for row in rows if name in row]
                 if points:
-                    axis.plot(*zip(*points, strict=True), color=COLOURS[(i * 3 + j) % 8], label=prefix + label, lw=1.6)
-    left.set(xlabel="round", ylabel="score", ylim=(0, 1.02))
-    right.set(xlabel="round", ylabel="loss")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        if axis.lines:
-            axis.legend(frameon=False)
-    fig.savefig(path, dpi=130)
+                    rounds, values = zip(*points, strict=True)
+                    _line(axis, rounds, values, COLOURS[(i * 3 + j) % 8], prefix + label)
+    left.set(ylabel="score", ylim=(0, 1.02))
+    right.set(ylabel="loss")
+    _finish(fig, (left, right), path)
 
 
 def draw_bands(groups: Mapping[str, Sequence[Path]], path: Path) -> None:
@@ -52,18 +49,35 @@ def draw_bands(groups: Mapping[str, Sequence[Path]], path: Path) -> None:
     import numpy as np
 
     fig, axes = figure(1, 2, (11, 4.2))
-    for axis, (metric, label) in zip(
-        axes[0], (("test_accuracy", "test accuracy"), ("test_f1", "test F1")), strict=True
-    ):
-        for i, (name, runs) in enumerate(groups.items()):
-            rows = [[row for row in read_metrics(run) if metric in row] for run in runs]
-            rounds = [row["round"] for row in rows[0]]
-            values = np.array([[row[metric] for row in run] for run in rows])
+    labels = {"test_accuracy": "test accuracy", "test_f1": "test F1"}
+    histories = {name: [read_metrics(run) for run in runs] for name, runs in groups.items()}
+    for axis, (metric, label) in zip(axes[0], labels.items(), strict=True):
+        for i, (name, runs) in enumerate(histories.items()):
+            scored = [{row["round"]: row[metric] for row in rows if metric in row} for rows in runs]
+            rounds = sorted(set.intersection(*(set(scores) for scores in scored)))  # some may have ended early
+            if not rounds:
+                continue
+            values = np.array([[scores[t] for t in rounds] for scores in scored])
             mean, std = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
             colour = COLOURS[i % len(COLOURS)]
-            axis.plot(rounds, mean, color=colour, label=name or "run", lw=1.8)
+            _line(axis, rounds, mean, colour, name)
             axis.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.18, lw=0)
-        axis.set(xlabel="round", ylabel=label)
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False, fontsize=8)
+        axis.set(ylabel=label, ylim=(0, 1.02))
+    _finish(fig, axes[0], path)
+
+
+def _line(axis: Any, x: Sequence[float], y: Any, colour: str, label: str) -> None:
+    axis.plot(x, y, color=colour, label=label, lw=1.6, marker="o" if len(x) <= 20 else "", ms=3)
+
+
+def _finish(fig: Any, axes: Sequence[Any], path: Path) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in axes:
+        axis.set(xlabel="round")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.lines:
+            axis.legend(frameon=False, fontsize=8)
     fig.savefig(path, dpi=130)

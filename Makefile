@@ -1,0 +1,49 @@
+# Needs Python 3.11 or later, git and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TORCH  := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: help demo test lint format bench docs clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed  ## compare FedAvg and FedProx on skewed digits, over three seeds
+	$(BIN)/arno compare method=fedavg,fedprox fedprox.mu=0.5 data=digits partition=dirichlet partition.alpha=0.1 \
+	  seed=0..2 clients=50 participation=0.2 rounds=60 local.epochs=10 local.batch_size=16 local.lr=0.1 out=demo
+
+test: lint  ## lint, type check and tests
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed  ## format, lint and type check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed  ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed  ## run every benchmark and print what it measures
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: $(VENV)/.docs  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove what make made
+	rm -rf $(VENV) site demo build
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: Python {v[0]}.{v[1]}: Arno needs 3.11 or later; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: where a build of this version is at hand (a CPU wheel, say), pip takes that one.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
