@@ -1,0 +1,232 @@
+"""FedRCL: clients learn features that separate the classes without collapsing each class to a point.
+
+    for every feature level: s_ij = cosine of samples i and j of the batch; for every anchor i
+        pos = s to the least similar sample of i's class (i itself counts);  neg = s to the two most similar of others
+        contrastive:  −log( e^{pos/τ} / (e^{pos/τ} + Σ e^{neg/τ}) ),  0 without negatives
+        penalty:      −log( e^{1/τ} / (e^{1/τ} + e^{s/τ}) ),  s to the least similar *other* sample of i's class;
+                      s below λ, or no such sample: s = −1
+    ℓ ← cross-entropy + mean over levels of mean over anchors of (contrastive + penalty)
+
+Seo, Kim, Kim, Han: Relaxed Contrastive Learning for Federated Learning. CVPR 2024, arXiv:2401.04928.
+
+Deviations: the levels are the outputs of the network's stem and blocks, the blocks of a ResNet being its stages.
+A feature vector of length zero has similarity 0 to every other sample and gets no gradient. The paper's random crop and
+flip are `local.augment=true`: they suit photographs, not every data set, and are off unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Work
+from ..errors import ArnoError
+from ..models.network import Network
+from ..problems.classification import Classification, View
+from . import methods, parts
+
+Loss = Literal["relaxed", "supcon", "align"]
+
+#: Local training as in the paper; its learning rate falls by this factor after every round.
+DEFAULTS = {
+    "local.lr": 0.1,
+    "local.lr_decay": 0.998,
+    "local.weight_decay": 1e-3,
+    "local.batch_size": 50,
+    "local.epochs": 5,
+    "local.clip": 10.0,
+}
+
+
+@methods.register(
+    "fedrcl",
+    paper="Seo et al., CVPR 2024, arXiv:2401.04928",
+    formula="ℓ + mean over levels and anchors of −log( e^{pos/τ} / (e^{pos/τ} + Σ e^{neg/τ}) ) + divergence penalty",
+    defaults=DEFAULTS,
+)
+def fedrcl(
+    *,
+    loss: Loss = "relaxed",
+    temperature: float = 0.05,
+    threshold: float = 0.7,
+    positives: int = 1,
+    negatives: int = 2,
+    weight_contrastive: float = 1.0,
+    weight_penalty: float = 1.0,
+    levels: tuple[int, ...] = (),
+) -> list[Part]:
+    """Relaxed contrastive learning on the clients; its local settings default to the paper's.
+
+    loss: relaxed (the paper's), supcon (plain supervised contrastive), align (stay near the global model's features).
+    temperature: τ.
+    threshold: λ, the similarity within a class above which the penalty acts.
+    positives, negatives: how many of the hardest count.
+    weight_contrastive, weight_penalty: of the two terms; the first weighs supcon and align too.
+    levels: which feature levels, counted from 0; empty for all.
+
+    >>> fedrcl(threshold=0.6)[0].threshold
+    0.6
+    """
+    return [
+        RelaxedContrast(
+            loss, temperature, threshold, positives, negatives, weight_contrastive, weight_penalty, tuple(levels)
+        )
+    ]
+
+
+@parts.register("rcl")
+@dataclass
+class RelaxedContrast(Part):
+    """Adds the contrastive term to every client's loss; the server is free."""
+
+    loss: Loss = "relaxed"
+    temperature: float = 0.05
+    threshold: float = 0.7
+    positives: int = 1
+    negatives: int = 2
+    weight_contrastive: float = 1.0
+    weight_penalty: float = 1.0
+    levels: tuple[int, ...] = ()
+
+    def start(self, fed: Federation) -> None:
+        """Refuse settings and networks that the term cannot work with."""
+        if not self.temperature > 0:
+            raise ArnoError(f"method.temperature = {self.temperature:g}", "τ must be positive", "the paper takes 0.05")
+        if self.positives < 1 or self.negatives < 1:
+            given = f"method.positives = {self.positives}, method.negatives = {self.negatives}"
+            raise ArnoError(given, "each must be at least 1", "the paper takes 1 and 2")
+        count = count_levels(fed)
+        if self.loss != "align" and not count:
+            raise ArnoError("FedRCL on this model", "it has no feature levels", "try model=mlp, or method.loss=align")
+        if wrong := [level for level in self.levels if not 0 <= level < count]:
+            raise ArnoError(
+                f"method.levels = {list(self.levels)}", f"there is no level {wrong[0]}", f"levels are 0 to {count - 1}"
+            )
+
+    def send(self, work: Work) -> Work:
+        """The term."""
+        settings = {name: getattr(self, name) for name in Contrast.__dataclass_fields__}
+        return replace(work, terms=(*work.terms, Contrast(**settings)))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The term of one batch."""
+
+    loss: Loss
+    temperature: float
+    threshold: float
+    positives: int
+    negatives: int
+    weight_contrastive: float
+    weight_penalty: float
+    levels: tuple[int, ...]
+
+    def __call__(self, view: View) -> Tensor:
+        """What joins the cross-entropy."""
+        if self.loss == "align":
+            return self.weight_contrastive * misalignment(view.embedding, view.frozen(view.job.start))
+        chosen = [view.levels[i] for i in self.levels] if self.levels else view.levels
+        if self.loss == "supcon":
+            return self.weight_contrastive * supervised_contrastive(chosen, view.y, self.temperature)
+        return relaxed_contrastive(
+            chosen,
+            view.y,
+            temperature=self.temperature,
+            threshold=self.threshold,
+            positives=self.positives,
+            negatives=self.negatives,
+            weight_contrastive=self.weight_contrastive,
+            weight_penalty=self.weight_penalty,
+        )
+
+
+def relaxed_contrastive(
+    levels: Sequence[Tensor],
+    labels: Tensor,
+    *,
+    temperature: float = 0.05,
+    threshold: float = 0.7,
+    positives: int = 1,
+    negatives: int = 2,
+    weight_contrastive: float = 1.0,
+    weight_penalty: float = 1.0,
+) -> Tensor:
+    """The mean over levels and anchors of contrastive term and penalty; `levels` are B × D_l, `labels` B.
+
+    >>> apart = [torch.eye(2)[[0, 0, 1, 1]]]
+    >>> mixed = [torch.eye(2)[[0, 1, 0, 1]]]
+    >>> y = torch.tensor([0, 0, 1, 1])
+    >>> bool(relaxed_contrastive(apart, y, threshold=2) < 1e-6), bool(relaxed_contrastive(mixed, y) > 19)
+    (True, True)
+    """
+    sim = similarities(levels)  # levels × anchors × samples
+    same = labels[:, None] == labels
+    other = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+
+    pos = sim.masked_fill(~same, torch.inf).topk(min(positives, len(labels)), largest=False).values
+    neg = sim.masked_fill(same, -torch.inf).topk(min(negatives, len(labels))).values
+    against = _logsumexp(neg / temperature) - torch.where(pos.isinf(), 0, pos / temperature)
+    contrast = F.softplus(against)  # −log(e^p / (e^p + Σ e^n)) = log(1 + Σ e^n / e^p)
+    contrast = contrast.masked_fill(pos.isinf(), 0).sum(-1) / (~pos.isinf()).sum(-1)
+
+    far = sim.masked_fill(~other, torch.inf).amin(-1)
+    far = torch.where(far.isinf() | (far < threshold), -1, far)
+    penalty = F.softplus((far - 1) / temperature)
+    return (weight_contrastive * contrast + weight_penalty * penalty).mean()
+
+
+def supervised_contrastive(levels: Sequence[Tensor], labels: Tensor, temperature: float) -> Tensor:
+    """The mean over levels and anchors of −(1/|P|) Σ_{p∈P} log( e^{s_ip/τ} / Σ_{a≠i} e^{s_ia/τ} ), P = i's class.
+
+    An anchor without another sample of its class counts 0. Khosla et al., NeurIPS 2020, arXiv:2004.11362 (L_out).
+    """
+    sim = similarities(levels) / temperature
+    self = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    same = (labels[:, None] == labels) & ~self
+    log_share = sim - _logsumexp(sim.masked_fill(self, -torch.inf), fill=0.0)
+    return -(log_share.masked_fill(~same, 0).sum(-1) / same.sum(-1).clamp(min=1)).mean()
+
+
+def misalignment(features: Tensor, wanted: Tensor) -> Tensor:
+    """The mean over the batch of 1 − cosine; a vector of length zero has cosine 0."""
+    return 1 - (_unit(features) * _unit(wanted)).sum(-1).mean()
+
+
+def similarities(levels: Sequence[Tensor]) -> Tensor:
+    """Cosines between the samples of a batch, levels × B × B; a sample's cosine to itself is 1."""
+    sim = torch.stack([(unit := _unit(features)) @ unit.T for features in levels])
+    return sim.masked_fill(torch.eye(sim.shape[-1], dtype=torch.bool, device=sim.device), 1)
+
+
+def count_levels(fed: Federation) -> int:
+    """How many feature levels the network has."""
+    problem = fed.problem
+    if not isinstance(problem, Classification) or not isinstance(problem.module, Network):
+        raise ArnoError(
+            "FedRCL on this model", "it needs the feature levels of a network of Arno's kind", "subclass Network"
+        )
+    found: list[Tensor] = []
+    with torch.no_grad():
+        network = problem.model(fed.w)
+        network.embed(problem.transform.normalise(problem.x[:1], problem.dtype), found)  # type: ignore[operator]
+    return len(found)
+
+
+def _unit(features: Tensor) -> Tensor:
+    length = features.norm(dim=-1, keepdim=True)
+    some = length > 1e-12
+    return torch.where(some, features / length.where(some, 1), 0)
+
+
+def _logsumexp(x: Tensor, fill: float = -torch.inf) -> Tensor:
+    """Over the last axis, which stays; `fill`, with no gradient, where all is −∞."""
+    some = ~x.isneginf().all(-1, keepdim=True)
+    return torch.where(some, torch.where(some, x, 0).logsumexp(-1, keepdim=True), fill)
