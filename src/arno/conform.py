@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .core.federation import Federation, Local
+from .core.seeds import stream
 from .core.table import ClientTable
 from .core.work import SGD
 from .data.balance import balanced
@@ -25,7 +26,9 @@ from .data.partition import Partition
 from .engines import engines
 from .errors import ArnoError, unknown
 from .methods import methods
+from .methods.fedrcl import relaxed_contrastive
 from .methods.lorenzo import Lorenzo
+from .methods.qrmix import eigenpairs, hessian_product, mix
 from .models.linear import MLP
 from .problems.classification import Classification
 from .selection import Fixed
@@ -153,7 +156,55 @@ def balance(case: Case) -> Pairs:
     yield torch.bincount(labels[chosen.unique()], minlength=classes), case.arrays["kept_distinct"]
 
 
-KINDS: dict[str, Callable[[Case], Pairs]] = {"federated": federated, "lorenzo": lorenzo, "balance": balance}
+def rcl_loss(case: Case) -> Pairs:
+    """FedRCL's term on given features, and its gradients."""
+    levels = [case.tensor(f"feat_{i}").requires_grad_() for i in range(_count(case, "feat_"))]
+    settings = {name: value for name, value in case.spec["method"].items() if name != "name"}
+    loss = relaxed_contrastive(levels, case.tensor("labels"), **settings)
+    loss.backward()
+    yield loss.detach(), case.arrays["loss"]
+    for i, features in enumerate(levels):
+        yield features.grad, case.arrays[f"grad_{i}"]
+
+
+def qrmix_client(case: Case) -> Pairs:
+    """QR-Mix's eigenpairs of the last layer on given features."""
+    f, w, c, method = case.tensor("features"), case.tensor("w"), case.spec["dims"]["classes"], case.spec["method"]
+    p = (f @ w[c:].view(c, -1).T + w[:c]).softmax(1)
+    evals, evecs = eigenpairs(
+        lambda v: hessian_product(f, p, v, block=16),
+        len(w),
+        method["rank_k"],
+        method["oversampling"],
+        method["power_iters"],
+        stream(0, "conform"),
+        like=f,
+    )
+    yield evals, case.arrays["evals"]
+    yield evecs @ evecs.T, case.arrays["projector"]
+
+
+def qrmix_server(case: Case) -> Pairs:
+    """QR-Mix's step on the last layer from given eigenpairs and deltas."""
+    clients = range(case.spec["clients"])
+    settings = {name: value for name, value in case.spec["method"].items() if name != "name"}
+    mixed = mix(
+        [(case.tensor(f"evals_{i}"), case.tensor(f"evecs_{i}")) for i in clients],
+        torch.stack([case.tensor(f"delta_{i}") for i in clients]),
+        torch.full((len(clients),), 1 / len(clients), dtype=torch.float64),
+        **settings,
+    )
+    yield mixed.update, case.arrays["update"]
+
+
+KINDS: dict[str, Callable[[Case], Pairs]] = {
+    "federated": federated,
+    "lorenzo": lorenzo,
+    "balance": balance,
+    "rcl_loss": rcl_loss,
+    "qrmix_client": qrmix_client,
+    "qrmix_server": qrmix_server,
+}
 
 
 def implemented(path: Path) -> bool:
@@ -183,6 +234,10 @@ def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Classificati
 def _local(spec: dict[str, Any]) -> Local:
     sgd = SGD(weight_decay=spec["weight_decay"], shuffle=False)
     return Local(epochs=spec["epochs"], batch_size=spec["batch_size"], lr=spec["lr"], sgd=sgd)
+
+
+def _count(case: Case, prefix: str) -> int:
+    return sum(name.startswith(prefix) for name in case.arrays)
 
 
 def _difference(mine: Any, expected: Any) -> float:
