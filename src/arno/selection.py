@@ -1,7 +1,20 @@
 """Who takes part in a round. A selection is a part like any other; it serves every method and problem.
 
-Cohorts come from a stream keyed by the run's seed and the round alone, so that all methods at one seed see the same
-clients.
+Cohorts come from streams keyed by the run's seed and the round alone, so that all methods at one seed see the same
+clients (as far as the rule does not look at the model). p_k is a client's share of the data.
+
+    rand          m draws with replacement, with probability p
+    uniform       m clients without replacement, all equally likely
+    powd          d candidates without replacement with probability p, of which the m with the largest loss F_k(w)
+    cpowd         powd with the loss estimated on one mini-batch of the client's own samples
+    rpowd         powd with the loss each client reported last; clients not heard of yet come first
+    adapowd       powd with d shrinking to m over the run
+    roundrobin    m clients after the other, in the order of their ids
+    schedule      the cohorts of a file
+
+Power-of-choice: Cho, Wang, Joshi: Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022,
+arXiv:2010.01243. The losses a rule asks for are counted as its cost: `loss_evaluations` (clients) and `loss_samples`
+(samples they looked at) in every round's record.
 """
 
 from __future__ import annotations
@@ -11,35 +24,75 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .core.drawing import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
 from .core.federation import Federation
 from .core.part import Ids, Part
-from .core.seeds import numpy_stream
+from .core.seeds import key, numpy_stream
+from .core.work import Result, Vec, Work
 from .errors import ArnoError
 from .registry import Registry
 
 selections = Registry("select", "arno.selection")
 
 
-def cohort_size(participation: float, n: int) -> int:
-    """m = max(⌊λN⌋, 1).
-
-    >>> cohort_size(0.1, 100), cohort_size(0.29, 100), cohort_size(0.001, 100)
-    (10, 29, 1)
-    """
-    if not 0 < participation <= 1:
-        raise ArnoError(
-            f"participation = {participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
-        )
-    return max(int(participation * n + 1e-9), 1)
-
-
 @selections.register("uniform")
 def uniform(participation: float) -> Part:
     """m clients, each equally likely, none twice."""
     return Uniform(participation)
+
+
+@selections.register("rand")
+def rand(participation: float) -> Part:
+    """m draws with replacement, with probability p_k; a client drawn twice counts twice."""
+    return Rand(participation)
+
+
+@selections.register("powd")
+def powd(participation: float, *, d: int | None = None) -> Part:
+    """Of d candidates drawn with probability p_k, the m whose loss under the global model is largest.
+
+    d: number of candidates; twice the cohort by default.
+    """
+    return PowerOfChoice(participation, d)
+
+
+@selections.register("cpowd")
+def cpowd(participation: float, *, d: int | None = None, batch_size: int | None = None) -> Part:
+    """Power-of-choice with each candidate's loss estimated on one mini-batch of its own samples.
+
+    d: number of candidates; twice the cohort by default.
+    batch_size: samples in the mini-batch; the client's local.batch_size by default.
+    """
+    return BatchPowerOfChoice(participation, d, batch_size)
+
+
+@selections.register("rpowd")
+def rpowd(participation: float, *, d: int | None = None) -> Part:
+    """Power-of-choice with the loss that each client reported when it last took part; costs no evaluation.
+
+    d: number of candidates; twice the cohort by default.
+    """
+    return ReportedPowerOfChoice(participation, d)
+
+
+@selections.register("adapowd")
+def adapowd(participation: float, *, d: int | None = None, until: float = 0.5) -> Part:
+    """Power-of-choice whose d shrinks to m: quick at first, unbiased in the end.
+
+    d: number of candidates in the first round; all clients by default.
+    until: the share of the run after which d has come down to m.
+    """
+    return ShrinkingPowerOfChoice(participation, d, until)
+
+
+@selections.register("roundrobin")
+def roundrobin(participation: float) -> Part:
+    """The clients in the order of their ids, m a round, from the first again after the last."""
+    return RoundRobin(participation)
 
 
 @selections.register("schedule")
@@ -71,6 +124,7 @@ class Uniform(Part):
     def start(self, fed: Federation) -> None:
         """Size the cohort."""
         self._seed, self._m = fed.seed, cohort_size(self.participation, fed.n)
+        fed.cohort = self._m
 
     def select(self, ids: Ids, t: int) -> Ids:
         """Draw m of them."""
@@ -78,6 +132,148 @@ class Uniform(Part):
             return ids
         rng = numpy_stream(self._seed, "select", t)
         return take(ids, torch.from_numpy(rng.choice(len(ids), self._m, replace=False)))
+
+
+@dataclass
+class Rand(Part):
+    """m draws with replacement, with probability p; O(m log N) a round."""
+
+    participation: float
+
+    def start(self, fed: Federation) -> None:
+        """Size the cohort and know everybody's share."""
+        self._base, self._m = key(fed.seed, "select"), cohort_size(self.participation, fed.n)
+        self._p = shares(fed)
+        self._cumulated = np.cumsum(self._p)
+
+    def select(self, ids: Ids, t: int) -> Ids:
+        """Draw m times."""
+        cumulated = self._cumulated if isinstance(ids, range) else np.cumsum(self._p[np.asarray(ids)])
+        at = np.searchsorted(cumulated, uniforms(self._base, t, self._m) * cumulated[-1], side="right")
+        return take(ids, torch.from_numpy(at.clip(max=len(ids) - 1)))
+
+
+@dataclass
+class PowerOfChoice(Part):
+    """d candidates without replacement with probability p (Gumbel top-d), of them the m with the largest loss."""
+
+    participation: float
+    d: int | None = None
+
+    def start(self, fed: Federation) -> None:
+        """Size the cohort and know everybody's share."""
+        self._fed, self._base, self._p = fed, key(fed.seed, "select"), shares(fed)
+        self._m = cohort_size(self.participation, fed.n)
+        self._d = candidates_size(self.d, self._m, fed.n)
+        self._cost = (0, 0)
+
+    def select(self, ids: Ids, t: int) -> Ids:
+        """Draw the candidates, score them, keep the worst served."""
+        p = self._p if isinstance(ids, range) else self._p[np.asarray(ids)]
+        times = race(uniforms(self._base, t, len(ids)), p)
+        candidates = take(ids, torch.from_numpy(first(times, min(self.candidates(t), len(ids)))))
+        if len(candidates) <= self._m:  # all of them stay: nothing needs to be known
+            self._cost = (0, 0)
+            return candidates
+        scores = self.scores(candidates, t).double().cpu().numpy()
+        return candidates[torch.from_numpy(heaviest(np.where(np.isnan(scores), np.inf, scores), self._m))]
+
+    def candidates(self, t: int) -> int:
+        """d, the number of candidates in round t."""
+        return self._d
+
+    def scores(self, clients: Tensor, t: int) -> Tensor:
+        """F_k(w), over all samples of each candidate."""
+        sizes = self._fed.problem.sizes
+        samples = len(clients) if sizes.is_floating_point() else int(sizes[clients].sum())
+        self._cost = (len(clients), samples)
+        return self._fed.engine.loss(self._fed.w, clients)
+
+    def record(self) -> dict[str, float]:
+        """What the choice cost."""
+        return {"loss_evaluations": self._cost[0], "loss_samples": self._cost[1]}
+
+
+@dataclass
+class BatchPowerOfChoice(PowerOfChoice):
+    """Candidates are scored on one mini-batch of their own samples (cpow-d)."""
+
+    batch_size: int | None = None
+
+    def start(self, fed: Federation) -> None:
+        """Settle everybody's batch size."""
+        super().start(fed)
+        spec = fed.local.batch_size if self.batch_size is None else self.batch_size
+        name = "local.batch_size" if self.batch_size is None else "select.batch_size"
+        self._sizes = fed.per_client(spec, name, least=1, whole=True)
+
+    def scores(self, clients: Tensor, t: int) -> Tensor:
+        """The loss on a mini-batch drawn without replacement from each candidate's samples."""
+        size, problem = self._sizes[clients].long(), self._fed.problem
+        held = problem.sizes[clients].cpu()
+        samples = len(clients) if held.is_floating_point() else int(torch.minimum(size, held).sum())
+        self._cost = (len(clients), samples)
+        return problem.batch_losses(self._fed.w, clients, size, self._fed.seed, t)
+
+
+@dataclass
+class ReportedPowerOfChoice(PowerOfChoice):
+    """Candidates are scored by the mean loss over their steps when they last trained; ∞ before that (rpow-d)."""
+
+    def start(self, fed: Federation) -> None:
+        """Nobody has reported."""
+        super().start(fed)
+        self.reported = torch.full((fed.n,), torch.inf, dtype=torch.float64)
+
+    def scores(self, clients: Tensor, t: int) -> Tensor:
+        """What the candidates said last."""
+        return self.reported[clients]
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Note the losses."""
+        self.reported[work.clients] = out.loss.to(self.reported)
+        return v
+
+
+@dataclass
+class ShrinkingPowerOfChoice(PowerOfChoice):
+    """d falls geometrically from its first value to m, which it reaches after the share `until` of the run."""
+
+    until: float = 0.5
+
+    def start(self, fed: Federation) -> None:
+        """Refuse a run without an end, and shares that are none."""
+        if fed.rounds is None:
+            raise ArnoError("adapowd in a federation without an end", "d shrinks over the run", "give rounds=")
+        if not 0 < self.until <= 1:
+            raise ArnoError(f"select.until = {self.until:g}", "it must be above 0 and at most 1", "try select.until=1")
+        super().start(fed)
+        self._rounds = fed.rounds
+        self._d = candidates_size(fed.n if self.d is None else self.d, self._m, fed.n)
+
+    def candidates(self, t: int) -> int:
+        """The d of round t."""
+        return shrunk(self._d, self._m, t, self._rounds, self.until)
+
+    def record(self) -> dict[str, float]:
+        """What the choice cost, and among how many."""
+        return super().record() | {"candidates": self.candidates(self._fed.t)}
+
+
+@dataclass
+class RoundRobin(Part):
+    """m after m."""
+
+    participation: float
+
+    def start(self, fed: Federation) -> None:
+        """Size the cohort."""
+        self._m = cohort_size(self.participation, fed.n)
+
+    def select(self, ids: Ids, t: int) -> Ids:
+        """The next m."""
+        m = min(self._m, len(ids))
+        return take(ids, (torch.arange(m) + t * m) % len(ids))
 
 
 @dataclass
@@ -95,6 +291,12 @@ class Fixed(Part):
     def select(self, ids: Ids, t: int) -> Ids:
         """The round's cohort."""
         return self.cohorts[t % len(self.cohorts)]
+
+
+def shares(fed: Federation) -> np.ndarray:
+    """p_k = n_k / Σ n_i for every client."""
+    sizes: np.ndarray = fed.problem.sizes.double().cpu().numpy()
+    return sizes / sizes.sum()
 
 
 def take(ids: Ids, at: Tensor) -> Tensor:

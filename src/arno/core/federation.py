@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..errors import ArnoError
 from .local import Problem
 from .part import Ids, Part
-from .table import ClientTable
+from .table import ClientTable, refuse_if_too_large
 from .values import PerClient, Values
 from .work import SGD, Result, Vec, Work
 
@@ -88,6 +89,7 @@ class Federation:
         seed: int = 0,
         rounds: int | None = None,
         w: Vec | None = None,
+        state: Path | None = None,
     ) -> None:
         if engine is None:
             from ..engines.serial import Serial
@@ -102,6 +104,7 @@ class Federation:
         self._lr = self.per_client(self.local.lr, "local.lr", above=0)
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
         self.t, self.rounds = 0, rounds  # rounds done (−1 before a round 0 of a part's own), and how many to do
+        self.cohort, self._state = problem.n, state  # the largest cohort (a selection says), where tables lie on disk
         self.schedule: Schedule = parallel  # a part may set another one in `start`
         self.watch: Callable[[str], None] = lambda line: None  # told what happens within a round
         refuse_conflicts(self.parts)
@@ -168,8 +171,10 @@ class Federation:
         return Values(spec, self.n, seed=self.seed, name=name, **rules)
 
     def table(self) -> ClientTable:
-        """A row per client, shaped like the model, zero until written."""
-        return ClientTable(self.n, self.w)
+        """A row per client, shaped like the model, zero until written; refused early where it cannot fit."""
+        seen = self.n if self.rounds is None else min(self.n, self.cohort * self.rounds)
+        refuse_if_too_large(seen, self.w, self._state)
+        return ClientTable(self.n, self.w, self._state)
 
     def state(self) -> dict[str, Any]:
         """All that changes from round to round: tensors, client tables and plain numbers by name."""

@@ -76,6 +76,10 @@ class Problem(Protocol):
         """The mean loss of a model on each client's own data."""
         ...
 
+    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of it from one mini-batch of each client's own samples, drawn for round t."""
+        ...
+
     def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
         """How many SGD steps the clients take."""
         ...

@@ -13,9 +13,12 @@ global random state.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def key(seed: int, purpose: str, *numbers: int) -> int:
@@ -26,6 +29,8 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
 
 def stream(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     """A torch generator (on the CPU, so that devices agree) for this purpose."""
+    import torch
+
     return torch.Generator().manual_seed(key(seed, purpose, *numbers))
 
 

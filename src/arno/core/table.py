@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from math import prod
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import ArnoError
 from .work import Mat, Vec
 
 
@@ -17,12 +25,16 @@ class ClientTable:
     ([[3.0, 2.0, 1.0], [0.0, 0.0, 0.0]], 2)
     >>> (table.mean() * 1_000_000).tolist()
     [4.0, 4.0, 4.0]
+
+    With a `folder` the rows lie in a memory-mapped file there, which has no name and is gone when the process is.
     """
 
-    def __init__(self, n: int, like: Vec) -> None:
+    def __init__(self, n: int, like: Vec, folder: Path | None = None) -> None:
         self.n = n
+        self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._slot: dict[int, int] = {}  # row 0 stays zero: it stands for every client not seen yet
-        self._rows = like.new_zeros((1, *like.shape))
+        self._rows = like.new_zeros((0, *like.shape))
+        self._reserve(1)
         self._total = torch.zeros_like(like, dtype=torch.float64)
 
     @property
@@ -45,10 +57,17 @@ class ClientTable:
         return (self._total / self.n).to(self._rows.dtype)
 
     def _reserve(self, rows: int) -> None:
-        if rows > len(self._rows):
-            grown = self._rows.new_zeros((min(max(2 * len(self._rows), rows), self.n + 1), *self._rows.shape[1:]))
+        if rows <= len(self._rows):
+            return
+        shape = (min(max(2 * len(self._rows), rows), self.n + 1), *self._rows.shape[1:])
+        if self._file is None:
+            grown = self._rows.new_zeros(shape)
             grown[: len(self._rows)] = self._rows
             self._rows = grown
+        else:  # a longer file reads as zero where nothing was written, and takes no room there
+            kind = self._rows.numpy().dtype
+            self._file.truncate(prod(shape) * kind.itemsize)
+            self._rows = torch.from_numpy(np.memmap(self._file, dtype=kind, mode="r+", shape=shape))
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, for a checkpoint."""
@@ -61,3 +80,19 @@ class ClientTable:
         self._reserve(len(self._slot) + 1)
         self._rows[1 : len(self._slot) + 1] = tensors["rows"]
         self._total = tensors["total"].to(self._total.device)
+
+
+def refuse_if_too_large(rows: int, like: Vec, folder: Path | None) -> None:
+    """Say early that a table of `rows` clients cannot fit into memory, or onto the disk of `folder`."""
+    size = rows * like.numel() * like.element_size()
+    if folder is None:
+        room, where, remedy = _memory(), "memory", "use state=disk, fewer clients or rounds, or a smaller model"
+    else:
+        room, where, remedy = shutil.disk_usage(folder).free, "free disk", "use another out= or a smaller model"
+    if size > room:
+        need = f"a table of up to {rows:,} clients × {like.numel():,} parameters takes {size / 2**30:,.1f} GiB"
+        raise ArnoError(need, f"there are {room / 2**30:,.1f} GiB of {where}", remedy)
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**63

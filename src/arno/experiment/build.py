@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from ..data.dataset import Dataset, load, split_validation
 from ..data.partition import Partition
 from ..errors import ArnoError
 from ..problems.classification import Classification
+from ..problems.quadratic import Quadratic
+from ..quadratic import draw
 from ..registry import Registry
 from .config import registry
 
@@ -43,6 +46,7 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> F
         on_divergence=config["on_divergence"],
         seed=config["seed"],
         rounds=config["rounds"],
+        state=state_folder(config) if config["state"] == "disk" else None,
     )
 
 
@@ -71,6 +75,21 @@ def classification(config: dict[str, Any]) -> Classification:
     )
 
 
+@problems.register("quadratic", defaults={"weighting": "uniform", "dtype": "float64"})
+def quadratic(
+    config: dict[str, Any], *, dim: int = 5, alpha: float = 3.0, spd: bool = False, seed: int | None = None
+) -> Quadratic:
+    """Random quadratics: e_k ~ U(0,100)^dim, h_k ~ U(0,9), shares from a power law, start ~ 100·N(0,I).
+
+    dim: dimension of the unknown.
+    alpha: exponent of the power law of the shares p_k.
+    spd: a full positive definite matrix H_k with eigenvalues ~ U(0,9) in place of h_k·I.
+    seed: of the problem; the run's seed by default.
+    """
+    instance = draw(config["clients"], dim, alpha, spd, config["seed"] if seed is None else seed)
+    return Quadratic.of(instance, device(config["device"]), getattr(torch, config["dtype"]))
+
+
 def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])
@@ -91,6 +110,17 @@ def method(config: dict[str, Any]) -> list[Part]:
             f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"
         )
     return list(parts)
+
+
+def state_folder(config: dict[str, Any]) -> Path:
+    """Where the run's folder is (or will be): room for tables on disk."""
+    folder = Path(config["out"]).parent if config["out"] else Path("runs")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be written ({error.strerror})"
+        raise ArnoError(f"out = {config['out']}", why, "choose another out=") from error
+    return folder
 
 
 def device(name: str) -> torch.device:

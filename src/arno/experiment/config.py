@@ -83,6 +83,7 @@ class Config:
     eval: EvalConfig = section(EvalConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or go on without it")
+    state: Literal["memory", "disk"] = setting("memory", "where rows kept for every client lie")
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
@@ -93,7 +94,7 @@ GROUPS = ("method", "problem", "data", "partition", "model", "select", "engine")
 #: Settings of a group that its factories need not know.
 COMMON = {"data": {"val": (float | None, None)}}
 #: Changing these between the parts of a run does not change what is computed.
-FREE = ("rounds", "eval", "checkpoint", "out")
+FREE = ("rounds", "eval", "checkpoint", "out", "state")
 
 
 def registry(group: str) -> Registry:
@@ -109,7 +110,7 @@ def registry(group: str) -> Registry:
 
 
 def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> DictConfig:
-    """The resolved configuration: defaults, then the method's own defaults, then `base`, then the overrides.
+    """The resolved configuration: defaults, then the problem's and the method's own, then `base`, then the overrides.
 
     >>> config = compose(["method=fedprox", "method.mu=0.1", "local.lr=1e-2"])
     >>> config.method.kind, config.method.mu, config.local.lr, config.rounds
@@ -127,8 +128,8 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
         target = next((value for key, value in reversed(given) if key == f"{group}.target"), None)
         config[group] = OmegaConf.structured(_schema(group, kind, target))
     kinds = {group: config[group].kind for group in GROUPS}
-    own = registry("method").info(kinds["method"]).get("defaults", {})
-    for key, value in [*own.items(), *given]:
+    own = [registry(group).info(kinds[group]).get("defaults", {}) for group in ("problem", "method")]
+    for key, value in [*own[0].items(), *own[1].items(), *given]:
         if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
             _set(config, key, value)
     _check(config)

@@ -1,0 +1,104 @@
+"""The arithmetic of selecting clients, without torch: the parts of `selection.py` and the fast simulation share it.
+
+Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: a stream costs nothing to begin, and
+compiled code repeats it number for number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import ArnoError
+
+_ALL = 2**64 - 1
+_STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def cohort_size(participation: float, n: int) -> int:
+    """m = max(⌊λN⌋, 1).
+
+    >>> cohort_size(0.1, 100), cohort_size(0.29, 100), cohort_size(0.001, 100)
+    (10, 29, 1)
+    """
+    if not 0 < participation <= 1:
+        raise ArnoError(
+            f"participation = {participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
+        )
+    return max(int(participation * n + 1e-9), 1)
+
+
+def candidates_size(d: int | None, m: int, n: int) -> int:
+    """How many candidates power-of-choice looks at: twice the cohort unless told otherwise.
+
+    >>> candidates_size(None, 3, 30), candidates_size(9, 3, 30)
+    (6, 9)
+    """
+    d = min(2 * m, n) if d is None else d
+    if not m <= d <= n:
+        raise ArnoError(
+            f"{d} candidates", f"power-of-choice keeps {m} of them and there are {n} clients", f"choose {m} to {n}"
+        )
+    return d
+
+
+def shrunk(d: int, m: int, t: int, rounds: int, until: float) -> int:
+    """The candidates of round t when d shrinks to m: geometrically, there after the share `until` of the run.
+
+    >>> [shrunk(30, 3, t, 100, 0.5) for t in (0, 10, 25, 49, 50, 99)]
+    [30, 19, 9, 3, 3, 3]
+    """
+    share = t / (until * rounds)
+    return m if share >= 1 else max(m, round(d * (m / d) ** share))
+
+
+def uniforms(base: int, t: int, n: int) -> np.ndarray:
+    """n numbers in (0, 1): the t-th stream of the key `base`.
+
+    >>> a, b = uniforms(7, 0, 100_000), uniforms(7, 1, 100_000)
+    >>> round(float(a.mean()), 2), round(float(a.std() ** 2 * 12), 2), round(abs(float(np.corrcoef(a, b)[0, 1])), 1)
+    (0.5, 1.0, 0.0)
+    """
+    begin = np.uint64(_scramble((base + (t + 1) * _STEP) & _ALL))
+    z = begin + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
+    z ^= z >> np.uint64(31)
+    out: np.ndarray = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return out
+
+
+def race(u: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """−ln(u_k)/p_k: the d smallest are d draws without replacement with probability p, in the order of the draws.
+
+    This is the Gumbel top-d rule, argmax of ln p_k − ln(−ln u_k), before its last logarithm.
+    """
+    with np.errstate(divide="ignore"):  # a client without data comes last
+        out: np.ndarray = -np.log(u) / p
+    return out
+
+
+def first(times: np.ndarray, d: int) -> np.ndarray:
+    """The positions of the d smallest, in rising order.
+
+    >>> first(np.array([0.3, 0.1, 0.9, 0.2]), 2).tolist()
+    [1, 3]
+    """
+    found = np.argpartition(times, d - 1)[:d] if d < len(times) else np.arange(len(times))
+    chosen: np.ndarray = found[np.argsort(times[found])]
+    return chosen
+
+
+def heaviest(scores: np.ndarray, m: int) -> np.ndarray:
+    """The positions of the m largest scores; among equal ones the earlier comes first.
+
+    >>> heaviest(np.array([1.0, 3.0, 3.0, np.inf]), 2).tolist()
+    [3, 1]
+    """
+    chosen: np.ndarray = np.argsort(-scores, kind="stable")[:m]
+    return chosen
+
+
+def _scramble(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _MIX1) & _ALL
+    z = ((z ^ (z >> 27)) * _MIX2) & _ALL
+    return z ^ (z >> 31)
