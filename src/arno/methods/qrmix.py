@@ -22,7 +22,7 @@ averaged even when the backbone is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -185,7 +185,7 @@ class QRMix(Part):
 
     def lines(self) -> list[str]:
         """What went wrong and what helps, each thing once."""
-        new = {name: advice for name, advice in self._advice() if name not in self._said}
+        new = {name: advice for name, advice in self._advice().items() if name not in self._said}
         self._said |= new.keys()
         return [f"QR-Mix, round {self._t + 1}: {advice}" for advice in new.values()]
 
@@ -202,9 +202,8 @@ class QRMix(Part):
             "qrmix_pairs": mixed.used,
             "qrmix_dropped": mixed.negative + mixed.broken,
         }
-        energies = [float(note["energy"]) for note in self._notes]
-        if energies:
-            row["qrmix_energy"] = sum(energies) / len(energies)
+        if self._notes:
+            row["qrmix_energy"] = float(torch.stack([note["energy"] for note in self._notes]).nanmean().nan_to_num())
             row["qrmix_seconds"] = sum(float(note["seconds"]) for note in self._notes)
             row["qrmix_uploaded"] = sum(note["evals"].numel() + note["evecs"].numel() for note in self._notes)
         values = [pair[0].double().cpu() for pair in self._pairs if pair is not None]
@@ -214,60 +213,42 @@ class QRMix(Part):
                 row[f"qrmix_eigenvalue_{i + 1}"] = float(there.mean())
         return row
 
-    def _advice(self) -> Iterator[tuple[str, str]]:
-        """The seed's troubleshooting table: (name, advice) for each of its rows that the last round calls for."""
+    def _advice(self) -> dict[str, str]:
+        """The seed's troubleshooting table: the advice of each of its rows that the last round calls for."""
         if not self._numbers:
-            return
-        mixed, row, client_seconds = self._mixed, self._numbers, self._seconds
-        size, plain, seconds = row["qrmix_update_norm"], row["qrmix_mean_norm"], row.get("qrmix_seconds", 0.0)
+            return {}
+        mixed, row, spent, say = self._mixed, self._numbers, self._seconds, dict[str, str]()
+        size, plain, eigen = row["qrmix_update_norm"], row["qrmix_mean_norm"], row.get("qrmix_seconds", 0.0)
         block = min((int(note["block"]) for note in self._notes), default=self.block)
         if mixed.negative:
-            yield (
-                "negative",
-                (
-                    f"{mixed.negative} pairs with a negative eigenvalue were dropped; this Hessian has such only by rounding: "
-                    "lower method.rank_k, or extend stage 1"
-                ),
+            say["negative"] = (
+                f"{mixed.negative} pairs with a negative eigenvalue were dropped; this Hessian has such only by "
+                "rounding: lower rank_k, or extend stage 1"
             )
         if mixed.broken:
-            yield (
-                "nan",
-                (
-                    f"{mixed.broken} pairs with NaN or Inf were dropped; lower method.rank_k, raise method.beta, "
-                    "and lower local.lr if the losses grow"
-                ),
+            say["nan"] = (
+                f"{mixed.broken} pairs with NaN or Inf were dropped; lower rank_k, raise beta, "
+                "and lower local.lr if the losses grow"
             )
         if not mixed.used and self._t % self.every_round == 0:
-            yield "none", "no eigenpair is left, the last layer takes γ times the plain mean"
+            say["none"] = "no eigenpair is left, the last layer takes γ times the plain mean"
         if block < self.block:
-            yield (
-                "memory",
-                f"memory ran out; Hessian products went on with fewer samples at a time: set method.block={block}",
-            )
+            say["memory"] = f"memory ran out; it went on with fewer samples at a time: set block={block}"
         if mixed.used and size < 0.01 * plain:
-            yield (
-                "shrunk",
-                (
-                    f"the last layer's step is {size / plain:.2%} of the plain mean's; raise method.beta or method.gamma, "
-                    "or try method.rule=lsq"
-                ),
+            say["shrunk"] = (
+                f"the last layer's step is {size / plain:.2%} of the plain mean's; raise beta or gamma, or try rule=lsq"
             )
         if self._t - self.lowest_at >= PATIENCE:
-            yield (
-                "gain",
-                (
-                    f"the clients' loss has not fallen for {PATIENCE} rounds; tune method.beta between 0.001 and 0.1, "
-                    "or try method.rule=lsq"
-                ),
+            say["gain"] = (
+                f"the clients' loss has not fallen for {PATIENCE} rounds; tune beta between 0.001 and 0.1, "
+                "or try rule=lsq"
             )
-        if client_seconds > 1 and seconds > client_seconds / 2:
-            yield (
-                "slow",
-                (
-                    f"eigenpairs take {seconds / client_seconds:.0%} of the clients' time; lower method.power_iters "
-                    "or method.rank_k, or raise method.every_round"
-                ),
+        if spent > 1 and eigen > spent / 2:
+            say["slow"] = (
+                f"eigenpairs take {eigen / spent:.0%} of the clients' time; lower power_iters or "
+                "rank_k, or raise every_round"
             )
+        return say
 
     def _check(self, fed: Federation) -> None:
         for name in ("rank_k", "every_client", "every_round", "block"):
@@ -334,7 +315,7 @@ class Eigenpairs:
             )
 
         (evals, evecs), block = halving(compute, min(self.block, len(f)))
-        share = evals.clamp(min=0).sum() / hessian_trace(f, p)
+        share = evals.clamp(min=0).sum() / hessian_trace(f, p).clamp(min=torch.finfo(f.dtype).tiny)
         used = self.block if block == min(self.block, len(f)) else block
         seconds = perf_counter() - began
         numbers = {"energy": share, "block": torch.tensor(used), "seconds": torch.tensor(seconds)}
@@ -508,8 +489,10 @@ def draw(run: Path) -> None:
         (right, "qrmix_update_norm", "QR-Mix", COLOURS[0]),
         (right, "qrmix_mean_norm", "plain mean", COLOURS[1]),
     ]
-    for i in range(1, count + 1):
-        lines.append((left, f"qrmix_eigenvalue_{i}", f"λ{i}" if i in (1, count) else "", COLOURS[(i - 1) % 8]))
+    lines += [
+        (left, f"qrmix_eigenvalue_{i}", f"λ{i}" if i in (1, count) else "", COLOURS[(i - 1) % 8])
+        for i in range(1, count + 1)
+    ]
     for axis, name, label, colour in lines:
         points = [(row["round"], row[name]) for row in rows if name in row]
         if points:
