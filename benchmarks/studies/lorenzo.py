@@ -1,0 +1,229 @@
+"""Lorenzo against FedAvg, FedProx and SCAFFOLD with the same local work, and what the order of its pass is worth.
+
+    python benchmarks/studies/lorenzo.py [--jobs 1] [--rounds 4] [--out runs/lorenzo-study]
+
+Fashion-MNIST, 10,000 training images (and 2,000 for validation), 10 clients, Dirichlet α ∈ {0.1, 0.5}, LeNet-5, three
+seeds. Every arm trains one epoch first and then `rounds` times five, on the same partitions and from the same weights;
+runs that are done are not run again. Writes the tables into docs/results/lorenzo.md, between its two marks, and the
+picture beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+import arno
+from arno.core.federation import Federation
+from arno.core.part import Part
+from arno.core.work import Work
+from arno.methods.fedprox import fedprox
+from arno.methods.lorenzo import lorenzo
+from arno.methods.scaffold import scaffold
+from arno.report.pictures import COLOURS, figure, read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("ARNO_SHARED_DATA", ROOT.parent / "shared" / "data"))
+PAGE = ROOT / "docs" / "results" / "lorenzo.md"
+ALPHAS, SEEDS = (0.1, 0.5), (0, 1, 2)
+TARGET = 0.9  # of the test F1 that FedAvg ends with
+
+
+@dataclass
+class ShortFirst(Part):
+    """One epoch in the first round: what Lorenzo does in its bootstrap, so that the local work is the same."""
+
+    def start(self, fed: Federation) -> None:
+        self._problem = fed.problem
+
+    def send(self, work: Work) -> Work:
+        if work.round:
+            return work
+        epochs = torch.ones_like(work.epochs)
+        steps = self._problem.steps(work.clients, epochs, work.batch_size)
+        return replace(work, epochs=epochs, steps=steps.to(work.steps))
+
+
+ARMS: dict[str, Callable[[], list[Part]]] = {
+    "FedAvg": lambda: [ShortFirst()],
+    "FedProx": lambda: [ShortFirst(), *fedprox(mu=0.01)],
+    "SCAFFOLD": lambda: [ShortFirst(), *scaffold()],
+    "Lorenzo": lambda: lorenzo(patience=None),
+    "Lorenzo, random order": lambda: lorenzo(patience=None, order="random"),
+    "Lorenzo, reverse order": lambda: lorenzo(patience=None, order="reverse"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    arm: str
+    alpha: float
+    seed: int
+    rounds: int
+    out: Path
+
+    @property
+    def path(self) -> Path:
+        return self.out / f"{self.arm}-alpha{self.alpha}-seed{self.seed}-rounds{self.rounds}".replace(
+            ", ", "-"
+        ).replace(" ", "-")
+
+    @property
+    def sequential(self) -> bool:
+        return self.arm.startswith("Lorenzo")
+
+    def run(self) -> None:
+        manifest = self.path / "manifest.json"
+        if manifest.exists() and json.loads(manifest.read_text())["status"] == "done":
+            return
+        arno.run(
+            f"data.root={DATA / 'fashion-mnist'}",
+            "data.limit=12000",
+            f"data.val={2000 / 12000}",
+            f"partition.alpha={self.alpha}",
+            method=ARMS[self.arm](),
+            data="fashion_mnist",
+            model="lenet5",
+            clients=10,
+            rounds=self.rounds if self.sequential else self.rounds + 1,
+            local={"epochs": 5, "batch_size": 32, "lr": 0.05, "weight_decay": 1e-4},
+            checkpoint={"every": 0},
+            seed=self.seed,
+            out=str(self.path),
+        )
+
+    @cached_property
+    def curve(self) -> list[dict[str, float]]:
+        """After every round: test F1, local steps so far, and steps on the critical path so far."""
+        import pandas as pd
+
+        steps = pd.read_parquet(self.path / "clients.parquet").groupby("round")["steps"]
+        longest, total, path, rows = steps.max(), steps.sum(), 0, []
+        for i, row in enumerate(read_metrics(self.path)):
+            one_by_one = self.sequential and i > 0
+            path += int((total if one_by_one else longest)[row["round"]])
+            rows.append({"round": i, "f1": row["test_f1"], "steps": row["local_steps"], "path": path})
+        return rows
+
+    def reach(self, target: float) -> dict[str, float] | None:
+        """The first round at or above the target."""
+        return next((row for row in self.curve if row["f1"] >= target), None)
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """Mean ± sample standard deviation."""
+    more = f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):,.{digits}f}{more}" if values else "–"
+
+
+def table(cells: dict[tuple[str, float], list[Cell]], alpha: float) -> str:
+    """One α: where every arm ends, and what it takes to reach the target."""
+    target = TARGET * mean(cell.curve[-1]["f1"] for cell in cells["FedAvg", alpha])
+    rounds = len(cells["FedAvg", alpha][0].curve) - 1
+    lines = [
+        f"### α = {alpha}: target F1 {target:.3f}",
+        "",
+        f"| | test F1 after round 1 | after round {rounds} | reached | rounds to target | local steps to target "
+        "| steps on the critical path to target | critical path in all |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for arm in ARMS:
+        runs = cells[arm, alpha]
+        hits = [hit for hit in (cell.reach(target) for cell in runs) if hit]
+        columns = [
+            spread([cell.curve[1]["f1"] for cell in runs]),
+            spread([cell.curve[-1]["f1"] for cell in runs]),
+            f"{len(hits)} of {len(runs)}",
+            *(
+                spread([hit[name] for hit in hits], digits)
+                for name, digits in (("round", 1), ("steps", 0), ("path", 0))
+            ),
+            spread([cell.curve[-1]["path"] for cell in runs], 0),
+        ]
+        lines.append(f"| {arm} | {' | '.join(columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+def paired(cells: dict[tuple[str, float], list[Cell]]) -> str:
+    """Final F1 minus that of Lorenzo (by score), seed by seed: the same data and start."""
+    lines = [
+        "### Final test F1 minus Lorenzo's, seed by seed",
+        "",
+        "| | " + " | ".join(f"α = {a}" for a in ALPHAS) + " |",
+    ]
+    lines.append("| --- |" + " --- |" * len(ALPHAS))
+    for arm in ARMS:
+        if arm == "Lorenzo":
+            continue
+        row = []
+        for alpha in ALPHAS:
+            pairs = zip(cells[arm, alpha], cells["Lorenzo", alpha], strict=True)
+            row.append(", ".join(f"{a.curve[-1]['f1'] - b.curve[-1]['f1']:+.3f}" for a, b in pairs))
+        lines.append(f"| {arm} | {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(cells: dict[tuple[str, float], list[Cell]], path: Path) -> None:
+    """F1 against rounds, local steps and the critical path; a line per arm, mean over seeds ± one deviation."""
+    fig, axes = figure(len(ALPHAS), 3, (14, 4 * len(ALPHAS)))
+    labels = {"round": "round", "steps": "local steps of all clients", "path": "steps on the critical path"}
+    for across, alpha in zip(axes, ALPHAS, strict=True):
+        for axis, (name, label) in zip(across, labels.items(), strict=True):
+            for i, arm in enumerate(ARMS):
+                curves: Any = [[(row[name], row["f1"]) for row in cell.curve] for cell in cells[arm, alpha]]
+                points = torch.tensor(curves, dtype=torch.float64)
+                x, y = points[..., 0].mean(0), points[..., 1].mean(0)
+                dashes = "--" if "," in arm else "-"
+                colour = COLOURS[(0, 4, 1, 3, 2, 5)[i]]
+                axis.plot(x, y, dashes, color=colour, label=arm, lw=1.8, marker="o", markersize=3)
+                if len(points) > 1 and "," not in arm:
+                    width = points[..., 1].std(0)
+                    axis.fill_between(x, y - width, y + width, color=colour, alpha=0.12, lw=0)
+            axis.set(xlabel=label, ylabel="test F1", title=f"α = {alpha}")
+            axis.grid(alpha=0.3)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    fig.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of five epochs after the first of one")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "lorenzo-study")
+    options = parser.parse_args()
+    grid = [
+        Cell(arm, alpha, seed, options.rounds, options.out)
+        for seed, alpha, arm in product(SEEDS[: options.seeds], ALPHAS, ARMS)
+    ]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for i, (cell, _) in enumerate(zip(grid, pool.map(Cell.run, grid), strict=True), 1):
+            print(f"{i}/{len(grid)} {cell.path.name}", flush=True)
+    cells: dict[tuple[str, float], list[Cell]] = {}
+    for cell in grid:
+        cells.setdefault((cell.arm, cell.alpha), []).append(cell)
+    text = "\n".join([*(table(cells, alpha) for alpha in ALPHAS), paired(cells)])
+    print(text)
+    draw(cells, PAGE.with_name("lorenzo.png"))
+    begin, end = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+    page = PAGE.read_text() if PAGE.exists() else f"{begin}\n{end}\n"
+    before, after = page.split(begin)[0], page.split(end)[1]
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
+
+
+if __name__ == "__main__":
+    main()
