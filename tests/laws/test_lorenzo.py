@@ -183,7 +183,7 @@ def test_law(law: Callable[[Any], None]) -> None:
 MUTATIONS = {
     "worst first": ('{"score": -1', '{"score": 1'),
     "Jacobi only": ("            newest.exchange(i, self.H[i], C[0], self.weight(float(s)))\n", ""),
-    "old scores for trained peers": ("C[0], self.weight(float(s)))", "C[0], self.weight(before))"),
+    "old scores for trained peers": ("C[0], self.weight(float(s)))", "C[0], self.weight(float(before)))"),
     "the exchanged weight is forgotten": ("        self.s[i] = weight\n", ""),
     "without the global model": ("if self.with_global else None", "if False else None"),
     "the running sum decides what is zero": ("if any(s) else", "if self.weighted.any() else"),

@@ -34,4 +34,6 @@ def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    return {p.name: p.default for p in registry.settings(name).values()}
+    """As the configuration holds them: tuples are lists there."""
+    defaults = {p.name: p.default for p in registry.settings(name).values()}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}

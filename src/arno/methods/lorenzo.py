@@ -153,7 +153,7 @@ class Lorenzo(Part):
         for rank, i in enumerate(self.ranking(), 1):
             work, j = rows[i]
             work = replace(work.rows(torch.tensor([j])), start=newest.value()[None])
-            shares, before = newest.shares(), self.S[i].item()
+            shares, before = newest.shares(), self.S[i].clone()
             self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(rows)}, score {before:.4f}")
             [(work, out)] = engine.train([work])
             C = models(work, out)
