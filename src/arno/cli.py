@@ -41,6 +41,7 @@ examples
   arno run data=npz data.path=mine.npz model=custom model.target=my_net.py:Net
   arno run method=custom method.target=my_method.py:factory
   arno run --config runs/…/config.yaml seed=1           a run again, with another seed
+  arno run --stages warm-up.yaml,qrmix.yaml out=mine     the second goes on from the first one's model and round
 
 A run is a folder (its path is the last line printed): config.yaml, manifest.json, metrics.jsonl, clients.parquet,
 checkpoints, final and best model, curves.png. Ctrl-C saves it; `arno resume` goes on.
@@ -130,8 +131,11 @@ def run(arguments: list[str]) -> int:
     asked = any(a in ("-h", "--help") for a in arguments)
     parser = _parser("run", RUN, (_settings_help() if asked else "") + RUN_EXAMPLES)
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
+    parser.add_argument("--stages", metavar="A,B", help="run these files in turn, each from the last one's model")
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
     options = parser.parse_intermixed_args(arguments)
+    if options.stages is not None:
+        return _stages(options.stages.split(","), options)
 
     from .experiment import config as configs
 
@@ -142,6 +146,16 @@ def run(arguments: list[str]) -> int:
     from .experiment.run import execute
 
     return _finish(lambda: execute(config, choose(options.quiet)), options.quiet)
+
+
+def _stages(files: list[str], options: argparse.Namespace) -> int:
+    if options.config is not None:
+        raise ArnoError("--config with --stages", "the stages are configuration files themselves", "leave one out")
+
+    from .experiment.progress import choose
+    from .experiment.stages import run_stages
+
+    return _finish(lambda: run_stages(files, options.overrides, choose(options.quiet)), options.quiet)
 
 
 def resume(arguments: list[str]) -> int:

@@ -87,6 +87,7 @@ class Config:
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
+    load: str | None = setting(None, "start from this run's (or checkpoint's) model and go on counting its rounds")
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..core.federation import Federation, Round
 from ..core.part import Part
 from ..errors import ArnoError
-from . import build
+from . import build, stages
 from . import checkpoint as checkpoints
 from . import config as configs
 from .folder import RunFolder, environment
@@ -156,6 +156,8 @@ def execute(
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
     fed, totals = build.federation(config, parts), Totals()
+    if config["load"] and saved is None:
+        stages.begin(fed, config)
     if folder is None:
         folder = RunFolder.create(config)
     else:
@@ -185,6 +187,10 @@ def execute(
     title = f"{config['method']['kind']} on {fed.problem.describe()}, engine {fed.engine.name}"
     progress.start(title, config["rounds"], fed.t)
     folder.log(title)
+    advice = getattr(fed.problem, "advice", None)
+    for line in advice(fed) if advice else ():
+        progress.say(line)
+        folder.log(line)
     fed.watch = progress.watch
     status = "failed"
     try:
