@@ -39,7 +39,8 @@ def main() -> None:
                 fed.round()
                 times[n].append(perf_counter() - began)
         small, large = (median(times[n][3:]) for n in SIZES)
-        print(f"{method:<9} round at N = 1e3: {small * 1e3:6.1f} ms, at N = 1e6: {large * 1e3:6.1f} ms, ratio {large / small:.2f} (bar {BAR})")
+        both = f"{small * 1e3:6.1f} ms at N = 1e3, {large * 1e3:6.1f} ms at N = 1e6"
+        print(f"{method:<9} a round: {both}, ratio {large / small:.2f} (bar {BAR})")
     for state in ("memory", "disk"):
         fed = federation("scaffold", 1_000_000, state=state)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -48,7 +49,8 @@ def main() -> None:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         seen = next(part.ck.seen for part in fed.parts if hasattr(part, "ck"))
         rows = seen * fed.layout.size * 4 / 2**20
-        print(f"scaffold, state={state}: {seen:,} of 1,000,000 clients seen, their rows take {rows:.1f} MiB, peak grew by {grown:.1f} MiB")
+        print(f"scaffold, state={state}: {seen:,} of 1,000,000 clients seen", end=", ")
+        print(f"their rows take {rows:.1f} MiB, peak memory grew by {grown:.1f} MiB")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ def main() -> None:
     fed.round()
     used, d = peak() - before, fed.layout.d
     print(f"FedAvg, one round, cohort {CLIENTS:,}, d = {d:,}: {used:,.0f} MiB beyond the data (bar: {BAR:,} MiB)")
-    print(f"all {CLIENTS:,} models at once would take {CLIENTS * d * 4 / 2**20:,.0f} MiB: {CLIENTS * d * 4 / 2**20 / used:.1f} times that")
+    whole = CLIENTS * d * 4 / 2**20
+    print(f"all {CLIENTS:,} models at once would take {whole:,.0f} MiB: {whole / used:.1f} times that")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,15 @@ def law_fedvarp_with_everybody_is_fedavg() -> None:
     same(federate(quadratic(), make("fedvarp"), 10).w, federate(quadratic(), make("fedavg"), 10).w)
 
 
+def law_fedvarp_remembers_the_last_update_of_every_client() -> None:
+    problem = quadratic()
+    fed = federate(problem, [Fixed([[0, 3], [3, 5]]), *make("fedvarp")], 1)
+    w, y = fed.w.clone(), {k: federate(problem, [Fixed([[k]])], 1).w for k in (0, 3)}
+    fed.round()
+    step = {k: federate(problem, [Fixed([[k]])], 1, w=w).w - w for k in (3, 5)}
+    same(fed.w - w, (step[3] - y[3] + step[5]) / 2 + (y[0] + y[3]) / 8)
+
+
 def law_fedvarp_removes_the_noise_of_participation() -> None:
     noisy = gap(federate(quadratic(), [Uniform(0.5)], 200, epochs=1, lr=0.1, seed=1))
     quiet = gap(federate(quadratic(), [Uniform(0.5), *make("fedvarp")], 200, epochs=1, lr=0.1, seed=1))
@@ -234,7 +243,9 @@ def law_weight_decay_and_learning_rate_decay() -> None:
 
 def law_momentum_and_clipping_are_those_of_torch() -> None:
     problem = network()
-    fed = federate(problem, [Fixed([[5]])], 1, sgd=SGD(momentum=0.9, weight_decay=0.01, clip=0.3, shuffle=False), lr=0.2)
+    fed = federate(
+        problem, [Fixed([[5]])], 1, sgd=SGD(momentum=0.9, weight_decay=0.01, clip=0.3, shuffle=False), lr=0.2
+    )
     module = problem.model(problem.init(0)).train()
     for p in module.parameters():
         p.requires_grad_()
@@ -395,6 +406,9 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("feddyn", {"alpha": 0.3}),
     ("moon", {}),
     ("fedavg_schedule", {"schedule": "inverse"}),
+    ("fedrcl", {}),
+    ("qrmix", {"rank_k": 3, "oversampling": 3}),
+    ("qrmix", {"rank_k": 3, "oversampling": 3, "rule": "lsq", "backbone": "freeze"}),
 ]
 
 

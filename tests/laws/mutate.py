@@ -36,7 +36,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "core/local.py",
         "g.add_(p, alpha=sgd.weight_decay)",
         "g.add_(anchor, alpha=sgd.weight_decay)",
-        "weight_decay_and_learning_rate_decay",
+        "momentum_and_clipping_are_those_of_torch",
     ),
     ("core/local.py", "g.add_(drift)", "g.sub_(drift)", "scaffold_control_of_a_client_is_its_mean_gradient"),
     ("core/local.py", "g.mul_(mask)", "pass", "conformance_cases_hold"),
@@ -60,7 +60,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "core/federation.py",
         "weight = weight / weight.sum()",
         "weight = weight / len(weight)",
-        "fedavg_with_one_step_of_everybody_is_gradient_descent",
+        "a_client_drawn_twice_trains_once_and_counts_twice",
     ),
     (
         "core/federation.py",
@@ -72,14 +72,14 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "core/federation.py",
         'if self.weighting == "samples" else 1',
         "if True else 1",
-        "fedavg_with_one_step_of_everybody_is_gradient_descent",
+        "conformance_cases_hold",
     ),
     ("core/table.py", "(rows - self[ids])", "rows", "fedvarp_removes_the_noise_of_participation"),
     (
         "core/table.py",
         "self._total / self.n",
         "self._total / max(self.seen, 1)",
-        "fedvarp_removes_the_noise_of_participation",
+        "fedvarp_remembers_the_last_update_of_every_client",
     ),
     ("core/work.py", "/ self.cohort", "/ len(self.clients)", "a_client_drawn_twice_trains_once_and_counts_twice"),
     ("core/work.py", "out[j, window.index] = rows[j, window.index]", "out[j] = rows[j]", "conformance_cases_hold"),
@@ -99,7 +99,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "methods/scaffold.py",
         "work.masked(-self.c - out.delta",
         "work.masked(-self.c + out.delta",
-        "scaffold_control_is_the_mean_of_the_clients_controls",
+        "scaffold_control_of_a_client_is_its_mean_gradient",
     ),
     (
         "methods/scaffold.py",
@@ -229,7 +229,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "selection.py",
         "self.cohorts[t % len(self.cohorts)]",
         "self.cohorts[0]",
-        "cluster_fedvarp_with_a_cluster_each_is_fedvarp",
+        "fedavg_stalls_where_scaffold_reaches_the_optimum",
     ),
 ]
 

@@ -1,9 +1,9 @@
 import inspect
 
 import pytest
-from laws import EVERY, LAWS
 
 from arno.methods import methods
+from laws import EVERY, LAWS
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

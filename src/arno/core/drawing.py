@@ -41,14 +41,14 @@ def candidates_size(d: int | None, m: int, n: int) -> int:
     return d
 
 
-def shrunk(d: int, m: int, t: int, rounds: int, until: float) -> int:
-    """The candidates of round t when d shrinks to m: geometrically, there after the share `until` of the run.
+def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
+    """The candidates of every round when d shrinks to m: geometrically, there after the share `until` of the run.
 
-    >>> [shrunk(30, 3, t, 100, 0.5) for t in (0, 10, 25, 49, 50, 99)]
+    >>> shrunk(30, 3, 100, 0.5)[[0, 10, 25, 49, 50, 99]].tolist()
     [30, 19, 9, 3, 3, 3]
     """
-    share = t / (until * rounds)
-    return m if share >= 1 else max(m, round(d * (m / d) ** share))
+    share = np.minimum(np.arange(rounds) / (until * rounds), 1.0)
+    return np.rint(d * (m / d) ** share).astype(np.int64).clip(min=m)
 
 
 def uniforms(base: int, t: int, n: int) -> np.ndarray:

@@ -117,6 +117,9 @@ class Federation:
         ids: Ids = range(self.n)
         for part in self.parts:
             ids = part.select(ids, t)
+        if len(ids) == 0:  # nobody takes part: nothing changes
+            self.t += 1
+            return record
         for part in self.parts:
             part.begin(t)
         v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])

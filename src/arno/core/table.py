@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from math import prod
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class ClientTable:
     def __init__(self, n: int, like: Vec, folder: Path | None = None) -> None:
         self.n = n
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
         self._slot: dict[int, int] = {}  # row 0 stays zero: it stands for every client not seen yet
         self._rows = like.new_zeros((0, *like.shape))
         self._reserve(1)
@@ -43,7 +46,7 @@ class ClientTable:
         return len(self._slot)
 
     def __getitem__(self, ids: Tensor) -> Mat:
-        slots = torch.tensor([self._slot.get(i, 0) for i in ids.tolist()], device=self._rows.device)
+        slots = torch.tensor([self._slot.get(i, 0) for i in ids.tolist()], device=self._rows.device, dtype=torch.int64)
         return self._rows.index_select(0, slots)
 
     def __setitem__(self, ids: Tensor, rows: Mat) -> None:
