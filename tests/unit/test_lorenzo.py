@@ -374,7 +374,9 @@ def test_a_run_records_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("method", [{"kind": "lorenzo"}, {"kind": "compose", "parts": ["lorenzo", "scaffold"]}])
-def test_resuming_changes_nothing(tmp_path: Path, method: dict[str, Any]) -> None:
+def test_resuming_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]) -> None:
+    monkeypatch.setattr(Lorenzo, "draw", Part.draw)
+    monkeypatch.setattr("arno.report.pictures.draw_curves", lambda runs, path: None)
     whole = small(rounds=3, out=str(tmp_path / "whole"), method=method)
     for name, rounds, previous in (("bootstrap", 1, True), ("middle", 2, False)):
         small(rounds=rounds, out=str(tmp_path / name), method=method)
@@ -385,6 +387,17 @@ def test_resuming_changes_nothing(tmp_path: Path, method: dict[str, Any]) -> Non
             assert whole.history[column].tolist() == resumed.history[column].tolist()
         assert whole.clients["client"].tolist() == resumed.clients["client"].tolist()
         assert whole.clients["score"].tolist() == resumed.clients["score"].tolist()
+
+
+def test_a_long_pass_says_who_trains(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arno.experiment.progress.SILENCE", -1.0)
+    display = Lines()
+    display.start("title", 3, -1)
+    fed = federation(problem(script=[0.2, 0.6, 0.4, 0.5]), Lorenzo())
+    fed.watch = display.watch
+    fed.round()
+    fed.round()
+    assert "  client 1 trains: rank 1 of 3, score 0.6000\n" in capsys.readouterr().out
 
 
 def test_the_seeds_defaults() -> None:

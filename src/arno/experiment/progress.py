@@ -7,6 +7,8 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any, Protocol
 
+SILENCE = 5.0  # seconds without a line after which `Lines` says what happens within a round
+
 
 class Progress(Protocol):
     """Told of every round."""
@@ -57,12 +59,12 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """One line per evaluated round."""
+    """One line per evaluated round; in a long round now and then what happens."""
 
     def start(self, title: str, rounds: int, done: int) -> None:
         """Print what runs."""
         self.rounds, self.first, self.began, self.seen = rounds, done, perf_counter(), 0
-        print(title, flush=True)
+        self.say(title)
 
     def round(self, row: dict[str, Any]) -> None:
         """Print the scores of an evaluated round."""
@@ -70,13 +72,17 @@ class Lines(Quiet):
         if any(name.startswith("test_") for name in row):
             spent = perf_counter() - self.began
             left = timedelta(seconds=round(spent / (row["round"] - self.first) * (self.rounds - row["round"])))
-            print(
-                f"round {row['round']}/{self.rounds}  {scores(row)}  {self.seen / spent:.0f} clients/s  {left} left",
-                flush=True,
-            )
+            speed = f"{self.seen / spent:.0f} clients/s"
+            self.say(f"round {row['round']}/{self.rounds}  {scores(row)}  {speed}  {left} left")
+
+    def watch(self, line: str) -> None:
+        """Print it if nothing was printed for a while."""
+        if perf_counter() - self.spoke > SILENCE:
+            self.say(f"  {line}")
 
     def say(self, line: str) -> None:
         """Print it."""
+        self.spoke = perf_counter()
         print(line, flush=True)
 
 
@@ -101,7 +107,7 @@ class Bar(Quiet):
         self.short = self.bar.console.width < 120
         self.began, self.seen, self.last = perf_counter(), 0, ""
         self.bar.console.print(title, highlight=False)
-        self.task = self.bar.add_task("round", total=rounds, completed=done, scores="")
+        self.task = self.bar.add_task("round", total=rounds, completed=max(done, 0), scores="")
         self.bar.start()
 
     def round(self, row: dict[str, Any]) -> None:
