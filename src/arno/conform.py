@@ -31,6 +31,7 @@ from .methods.lorenzo import Lorenzo
 from .methods.qrmix import eigenpairs, hessian_product, mix
 from .models.linear import MLP
 from .problems.classification import Classification
+from .problems.quadratic import Quadratic
 from .selection import Fixed
 
 #: What a replay yields: pairs (computed, expected).
@@ -156,6 +157,26 @@ def balance(case: Case) -> Pairs:
     yield torch.bincount(labels[chosen.unique()], minlength=classes), case.arrays["kept_distinct"]
 
 
+def quadratic(case: Case) -> Pairs:
+    """Rounds of FedAvg with a plain mean on given quadratics: the model, the gap and the distance to w*."""
+    spec = case.spec
+    problem = Quadratic(case.tensor("h"), case.tensor("e"), case.tensor("p"), case.tensor("w0"))
+    yield problem.star, case.arrays["w_star"]
+    fed = Federation(
+        problem,
+        [Fixed(spec["participation"])],
+        engine=engines.get(case.backend)(problem),
+        local=Local(epochs=spec["method"]["local_steps"], lr=spec["method"]["lr"]),
+        weighting="uniform",
+    )
+    for w, gap, distance in zip(*(case.arrays[name] for name in ("w", "gap", "distance")), strict=True):
+        fed.round()
+        scores = fed.problem.report(fed.w)
+        yield fed.w, w
+        yield (scores["gap"], scores["distance"]), (gap, distance)
+    fed.engine.close()
+
+
 def rcl_loss(case: Case) -> Pairs:
     """FedRCL's term on given features, and its gradients."""
     levels = [case.tensor(f"feat_{i}").requires_grad_() for i in range(_count(case, "feat_"))]
@@ -201,6 +222,7 @@ KINDS: dict[str, Callable[[Case], Pairs]] = {
     "federated": federated,
     "lorenzo": lorenzo,
     "balance": balance,
+    "quadratic": quadratic,
     "rcl_loss": rcl_loss,
     "qrmix_client": qrmix_client,
     "qrmix_server": qrmix_server,

@@ -248,12 +248,12 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
         if not 0 < self.until <= 1:
             raise ArnoError(f"select.until = {self.until:g}", "it must be above 0 and at most 1", "try select.until=1")
         super().start(fed)
-        self._rounds = fed.rounds
-        self._d = candidates_size(fed.n if self.d is None else self.d, self._m, fed.n)
+        d = candidates_size(fed.n if self.d is None else self.d, self._m, fed.n)
+        self._ds = shrunk(d, self._m, fed.rounds, self.until)
 
     def candidates(self, t: int) -> int:
         """The d of round t."""
-        return shrunk(self._d, self._m, t, self._rounds, self.until)
+        return int(self._ds[min(t, len(self._ds) - 1)])
 
     def record(self) -> dict[str, float]:
         """What the choice cost, and among how many."""
@@ -296,7 +296,8 @@ class Fixed(Part):
 def shares(fed: Federation) -> np.ndarray:
     """p_k = n_k / Σ n_i for every client."""
     sizes: np.ndarray = fed.problem.sizes.double().cpu().numpy()
-    return sizes / sizes.sum()
+    p: np.ndarray = sizes / sizes.sum()
+    return p
 
 
 def take(ids: Ids, at: Tensor) -> Tensor:
