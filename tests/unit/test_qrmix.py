@@ -247,6 +247,20 @@ def test_a_subset_of_clients_and_every_nth_round() -> None:
     assert not any("no eigenpair" in line for line in part.lines())  # nothing went wrong: none were asked for
 
 
+@pytest.mark.parametrize("backbone", ["average", "freeze"])
+def test_the_plain_mean_asks_for_no_eigenpairs(backbone: str) -> None:
+    part, spy = QRMix(rule="mean", gamma=0.5, backbone=backbone), Spy()  # type: ignore[arg-type]
+    fed = federation(part, spy)
+    start = fed.w.clone()
+    fed.round()
+    _, out = spy._seen[0]
+    step, mean = fed.w - start, out.delta.mean(0)
+    assert out.extra == ()
+    assert part.lines() == []
+    assert torch.allclose(head(fed, step), 0.5 * head(fed, mean), atol=1e-12)
+    assert torch.allclose(rest(fed, step), rest(fed, mean) if backbone == "average" else 0 * step, atol=1e-12)
+
+
 def test_clients_without_pairs_still_count() -> None:
     v, deltas = torch.eye(3, dtype=F64), torch.tensor([[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]], dtype=F64)
     pairs = [(torch.tensor([2.0], dtype=F64), v[:, :1]), None]

@@ -39,7 +39,7 @@ from ..models.network import last_linear
 from ..problems.classification import EVAL_BATCH, Classification, ClassificationLearner
 from . import methods, parts
 
-Rule = Literal["seed", "lsq"]
+Rule = Literal["seed", "lsq", "mean"]
 
 
 @methods.register(
@@ -65,7 +65,7 @@ def qrmix(
     """Hessian-aware averaging of the last layer, with plain cross-entropy on the clients.
 
     rank_k, oversampling, power_iters: eigenpairs per client, further columns while they are computed, iterations.
-    rule: seed (as its authors wrote it) or lsq (the regularised least squares behind it).
+    rule: seed (as its authors wrote it), lsq (the regularised least squares behind it) or mean (γ Δ̄, to compare with).
     beta: τ, the regularisation.
     gamma: γ, the step.
     backbone: average or freeze the rest of the model.
@@ -136,7 +136,7 @@ class QRMix(Part):
 
     def send(self, work: Work) -> Work:
         """Ask for eigenpairs, in the rounds that have them."""
-        if work.round % self.every_round:
+        if not self._due(work.round):
             return work
         if work.probe is not None:
             raise ArnoError("QR-Mix with another probe", "a client runs one after training", "leave one of them out")
@@ -193,6 +193,9 @@ class QRMix(Part):
         """`qrmix.png`: eigenvalues, kept energy, and the update's norm against the plain mean's."""
         draw(run)
 
+    def _due(self, t: int) -> bool:
+        return self.rule != "mean" and t % self.every_round == 0
+
     def _diagnose(self, mixed: Mixed) -> dict[str, float]:
         size, plain = float(mixed.update.norm()), float(mixed.mean.norm())
         row = {
@@ -230,7 +233,7 @@ class QRMix(Part):
                 f"{mixed.broken} pairs with NaN or Inf were dropped; lower rank_k, raise beta, "
                 "and lower local.lr if the losses grow"
             )
-        if not mixed.used and self._t % self.every_round == 0:
+        if not mixed.used and self._due(self._t):
             say["none"] = "no eigenpair is left, the last layer takes γ times the plain mean"
         if block < self.block:
             say["memory"] = f"memory ran out; it went on with fewer samples at a time: set block={block}"
