@@ -84,6 +84,14 @@ class Registry:
         return self.get(name, target)(*arguments, **settings)
 
 
+_LOADED: dict[str, None] = {}
+
+
+def loaded_targets() -> list[str]:
+    """The users' own factories that this process has imported; a new process needs them too."""
+    return list(_LOADED)
+
+
 def load_target(target: str) -> Callable[..., Any]:
     """Import `package.module:attribute` or `path/to/file.py:attribute`."""
     where, colon, attribute = target.rpartition(":")
@@ -129,4 +137,5 @@ def load_target(target: str) -> Callable[..., Any]:
             f"{attribute} is a {type(factory).__name__}, not something to call",
             "name a function or class",
         )
+    _LOADED[target] = None
     return factory  # type: ignore[no-any-return]

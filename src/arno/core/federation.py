@@ -39,6 +39,10 @@ class Engine(Protocol):
         """The mean loss of `w` on each client's own data."""
         ...
 
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores that a round's record holds; with `clients`, how they spread over the clients."""
+        ...
+
     def close(self) -> None:
         """Give back what the engine holds."""
         ...

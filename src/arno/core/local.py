@@ -13,7 +13,7 @@ momentum smooths g.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor
 
 from .layout import Layout
 from .work import Job, SubModel, Vec
+
+#: `tally(w, split, pieces)`: what `problem.tally` gives for each piece (first, last sample) of a split, in order.
+Tally = Callable[[Vec, str, Sequence[tuple[int, int]]], list[Any]]
 
 
 class Learner(Protocol):
@@ -56,11 +59,11 @@ class Problem(Protocol):
         """A new learner; with an extracting window, of the smaller network."""
         ...
 
-    def evaluate(self, w: Vec, split: str) -> dict[str, float]:
-        """Scores of a model on a split (`val`, `test`)."""
+    def evaluate(self, w: Vec, split: str, tally: Tally | None = None) -> dict[str, float]:
+        """Scores of a model on a split (`val`, `test`); `tally` evaluates its pieces elsewhere, in parallel."""
         ...
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+    def report(self, w: Vec, clients: bool = False, tally: Tally | None = None) -> dict[str, float]:
         """The scores that a round's record holds, by name; with `clients`, how they spread over the clients."""
         ...
 

@@ -42,7 +42,7 @@ class Serial:
             delta, loss, seconds, extra = work.start.new_empty(work.start.shape), [], [], []
             for j in range(len(work)):
                 began = perf_counter()
-                delta[j], mean, more = self._client(work.job(j))
+                delta[j], mean, more = self.client(work.job(j))
                 loss.append(mean)
                 extra.append(more)
                 seconds.append(perf_counter() - began)
@@ -59,7 +59,12 @@ class Serial:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _client(self, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores of a round's record."""
+        return self.problem.report(w, clients)
+
+    def client(self, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
+        """Train one client; an exception says which one it was."""
         try:
             return train(self._learner(job), job)
         except ArnoError:

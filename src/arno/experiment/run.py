@@ -26,6 +26,7 @@ from . import checkpoint as checkpoints
 from . import config as configs
 from .folder import RunFolder, environment
 from .progress import Progress, Quiet
+from .tracking import Tracking, asked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,6 +156,7 @@ def execute(
     saved: checkpoints.Checkpoint | None = None,
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
+    asked(config["track"])
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
         stages.begin(fed, config)
@@ -192,6 +194,7 @@ def execute(
         progress.say(line)
         folder.log(line)
     fed.watch = progress.watch
+    tracking = Tracking(folder.path, config["track"])
     status = "failed"
     try:
         with stop_signals(progress) as stopped:
@@ -220,6 +223,9 @@ def execute(
         fed.engine.close()
         folder.close()
         folder.log(f"{status} after round {fed.t}")
+        for line in tracking.finish():
+            progress.say(line)
+            folder.log(line)
         seconds, wall = round(totals.seconds, 3), round(perf_counter() - began, 3)
         try:
             folder.update_manifest(status=status, rounds=fed.t, seconds=seconds, wall=wall)
@@ -240,7 +246,7 @@ def one_round(fed: Federation, config: Mapping[str, Any], totals: Totals, folder
     record = fed.round()
     row = summary(record, totals, fed.w.element_size())
     if fed.t % config["eval"]["every"] == 0 or ended(fed, config):
-        row |= fed.problem.report(fed.w, config["eval"]["clients"])
+        row |= fed.engine.report(fed.w, config["eval"]["clients"])
         score = row.get("val_f1")
         if score is not None and score > totals.best_score:
             totals.best_score, totals.best_round, totals.best = score, fed.t, fed.w.clone()

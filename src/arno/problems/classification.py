@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.layout import Layout, bind, flatten
-from ..core.seeds import key
+from ..core.local import Tally
+from ..core.seeds import key, stream
 from ..core.work import Job, SubModel, Vec
 from ..data.balance import balanced
 from ..data.dataset import Transform
@@ -86,17 +88,17 @@ class Classification:
             )
         return self.layout.slot(f"{found[0]}.weight").span, self.layout.slot(f"{found[0]}.bias").span
 
-    def evaluate(self, w: Vec, split: str) -> dict[str, float]:
+    def evaluate(self, w: Vec, split: str, tally: Tally | None = None) -> dict[str, float]:
         """Accuracy, weighted F1 and loss on a split."""
-        confusion, loss = self.confusion(w, split)
+        confusion, loss = self.confusion(w, split, tally)
         return {"accuracy": accuracy(confusion), "f1": weighted_f1(confusion), "loss": loss}
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+    def report(self, w: Vec, clients: bool = False, tally: Tally | None = None) -> dict[str, float]:
         """Scores on the test and validation data; with `clients`, how accuracy spreads over the clients."""
         row: dict[str, float] = {}
         for split in ("test", "val"):
             if split in self.splits:
-                confusion, loss = self.confusion(w, split)
+                confusion, loss = self.confusion(w, split, tally)
                 scores = {"accuracy": accuracy(confusion), "f1": weighted_f1(confusion), "loss": loss}
                 row |= {f"{split}_{name}": score for name, score in scores.items()}
                 if clients and split == "test":
@@ -125,14 +127,30 @@ class Classification:
         """A digest of the data set."""
         return self.dataset_fingerprint
 
-    def confusion(self, w: Vec, split: str) -> tuple[Tensor, float]:
+    def confusion(self, w: Vec, split: str, tally: Tally | None = None) -> tuple[Tensor, float]:
         """Counts of (true class, predicted class) on a split, and the mean loss."""
-        x, y = self.split(split)
-        counts, total = torch.zeros(self.classes**2, dtype=torch.int64, device=self.device), 0.0
+        n = len(self.split(split)[1])
+        if tally is None:
+            counts, losses = self.tally(w, split, 0, n)
+        else:
+            pieces = [(at, min(at + 8 * EVAL_BATCH, n)) for at in range(0, n, 8 * EVAL_BATCH)]
+            found = tally(w, split, pieces)
+            counts, losses = sum(c for c, _ in found), [loss for _, more in found for loss in more]
+        return counts.view(self.classes, self.classes), sum(losses) / n
+
+    def tally(self, w: Vec, split: str, first: int, last: int) -> tuple[Tensor, list[float]]:
+        """Flat counts of (true, predicted) over a piece of a split, and the summed loss of each batch."""
+        x, y = (whole[first:last] for whole in self.split(split))
+        counts, losses = torch.zeros(self.classes**2, dtype=torch.int64, device=self.device), []
         for logits, labels in self._forward(w, x, y):
             counts += torch.bincount(labels * self.classes + logits.argmax(1), minlength=self.classes**2)
-            total += float(F.cross_entropy(logits, labels, reduction="sum"))
-        return counts.view(self.classes, self.classes), total / len(y)
+            losses.append(float(F.cross_entropy(logits, labels, reduction="sum")))
+        return counts, losses
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: what is cached and what only the server needs stays behind."""
+        behind = ("build", "_eval_module", "_evaluator")
+        return {name: value for name, value in vars(self).items() if name not in behind}
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
         """Held-out samples and labels; `balanced` brings every class of `val` to the median class count, once."""
@@ -146,9 +164,19 @@ class Classification:
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
         """The mean cross-entropy of `w` on each client's own samples."""
+        return self._losses(w, (self.partition[k] for k in clients.tolist()))
+
+    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """The same on one mini-batch of each client's own samples, drawn without replacement for round t."""
+        batches = []
+        for k, size in zip(clients.tolist(), batch_size.tolist(), strict=True):
+            rows = self.partition[k]
+            batches.append(rows[torch.randperm(len(rows), generator=stream(seed, "select/batch", t, k))[:size]])
+        return self._losses(w, batches)
+
+    def _losses(self, w: Vec, samples: Iterable[Tensor]) -> Tensor:
         out = []
-        for k in clients.tolist():
-            rows = self.partition[k].to(self.device)
+        for rows in (rows.to(self.device) for rows in samples):
             sums = [F.cross_entropy(z, b, reduction="sum") for z, b in self._forward(w, self.x[rows], self.y[rows])]
             out.append(torch.stack(sums).sum() / len(rows))
         return torch.stack(out)
@@ -196,8 +224,8 @@ class View:
 
     def frozen(self, w: Vec) -> Tensor:
         """The embedding of the batch under other weights, without gradients."""
-        if self.job.window is not None and self.job.window.extract:
-            w = w[self.job.window.index]
+        extracted = self.job.window is not None and self.job.window.extract
+        w = w[self.job.window.index] if extracted else w.clone()  # a buffer of its own: kernels round by alignment
         with torch.no_grad():
             views = {f"network.{name}": view for name, view in self.learner.layout.views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.module), views, (self.x,))

@@ -1,0 +1,180 @@
+"""The parallel engine gives the serial engine's bits, for every method and start method, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from arno.conform import PACKAGED, replay
+from arno.core import federation as rounds
+from arno.core.federation import Federation, Local
+from arno.engines.processes import Processes, processes
+from arno.engines.serial import Serial
+from arno.errors import ArnoError
+from arno.experiment import build
+from arno.experiment.config import compose, plain
+from arno.methods import methods
+from arno.selection import Uniform
+
+SETTINGS = {
+    "cluster_fedvarp": {"clusters": 3},
+    "fedscavar": {"clusters": 3},
+    "feddyn": {"alpha": 0.1},
+    "qrmix": {"rank_k": 3, "oversampling": 3},
+    "compose": {"parts": ("window", "scaffold", "cluster_varp"), "cluster_varp": {"clusters": 3}},
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    config = plain(compose(["clients=7", "partition.alpha=0.3", "model.hidden=[12]", "data.limit=300"]))
+    return build.classification(config)
+
+
+@pytest.fixture(scope="module", params=["fork", "spawn"])
+def parallel(request, digits):
+    if request.param == "fork" and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    engine = Processes(digits, 2, request.param)
+    yield engine
+    engine.close()
+
+
+def steady(record):
+    """A record without what a clock wrote; as text, in which NaN equals NaN."""
+    return str({name: value for name, value in record.items() if not name.endswith("seconds")})
+
+
+def train(problem, engine, name, times=3, **local):
+    parts = methods.get(name)(**SETTINGS.get(name, {}))
+    share = 1.0 if name == "lorenzo" else 0.6
+    setting = Local(**{"epochs": [1, 2, 3, 1, 2, 3, 1], "batch_size": 8, "lr": 0.05} | local)
+    fed = Federation(problem, [Uniform(share), *parts], engine=engine, local=setting, rounds=times)
+    records = [fed.round() for _ in range(times)]
+    return fed, records
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", methods.names())
+def test_the_bits_are_those_of_serial(name, digits, parallel):
+    a, ra = train(digits, Serial(digits), name)
+    b, rb = train(digits, parallel, name)
+    assert torch.equal(a.w, b.w)
+    for x, y in zip(ra, rb, strict=True):
+        assert steady(x.clients) == steady(y.clients)
+        assert steady(x.numbers) == steady(y.numbers)
+    for p, q in zip(a.parts, b.parts, strict=True):
+        for value, other in zip(p.state().values(), q.state().values(), strict=True):
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, other)
+
+
+def test_many_blocks_in_flight_come_back_in_order(digits, parallel, monkeypatch):
+    monkeypatch.setattr(rounds, "BLOCK", 2 * digits.layout.size)
+    a, _ = train(digits, Serial(digits), "scaffold")
+    b, _ = train(digits, parallel, "scaffold")
+    assert torch.equal(a.w, b.w)
+
+
+def test_scores_and_losses_are_those_of_serial(digits, parallel):
+    serial, w = Serial(digits), digits.init(3)
+    assert parallel.report(w, clients=True) == serial.report(w, clients=True)
+    assert parallel.score([w, w + 0.1], "test") == serial.score([w, w + 0.1], "test")
+    assert torch.equal(parallel.loss(w, torch.arange(7)), serial.loss(w, torch.arange(7)))
+
+
+def test_a_dead_worker_is_replaced_and_its_clients_run_again(digits):
+    a, _ = train(digits, Serial(digits), "scaffold", times=4)
+    engine = Processes(digits, 2, "fork")
+    fed = Federation(
+        digits,
+        [Uniform(0.6), *methods.get("scaffold")()],
+        engine=engine,
+        local=Local(epochs=[1, 2, 3, 1, 2, 3, 1], batch_size=8, lr=0.05),
+    )
+    for _ in range(4):
+        if engine._workers:
+            os.kill(engine._workers[0].process.pid, signal.SIGKILL)
+        fed.round()
+    assert torch.equal(a.w, fed.w)
+    engine.close()
+
+
+def test_a_client_that_kills_its_workers_is_named(digits, monkeypatch):
+    learner = type(digits.learner())
+    real = learner.gradient
+
+    def deadly(self, batch, job):
+        if job.client == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, batch, job)
+
+    monkeypatch.setattr(learner, "gradient", deadly)
+    engine = Processes(digits, 2, "fork")
+    fed = Federation(digits, engine=engine)
+    with pytest.raises(ArnoError, match=r"client \d+ in round 1.*died 3 times"):
+        fed.round()
+    assert not engine._workers
+
+
+def test_an_exception_in_a_worker_names_the_client(digits, monkeypatch):
+    def burst(self, batch, job):
+        raise ZeroDivisionError("boom")
+
+    monkeypatch.setattr(type(digits.learner()), "gradient", burst)
+    engine = Processes(digits, 2, "fork")
+    with pytest.raises(ZeroDivisionError) as caught:
+        Federation(digits, engine=engine).round()
+    assert "while training client" in caught.value.__notes__[0]
+    engine.close()
+
+
+@pytest.mark.parametrize("case", ["fedscavar_mlp_extract", "scaffold_softmax_uniform", "lorenzo_softmax_tie"])
+def test_conformance_on_this_engine(case):
+    assert replay(PACKAGED / f"{case}.npz", "processes").ok
+
+
+def test_wrong_settings_are_refused(digits):
+    with pytest.raises(ArnoError, match=r"engine\.workers = -1"):
+        processes(digits, workers=-1)
+
+
+def children(pid):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
+    return [int(child) for child in found]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("end", ["success", "error", "SIGINT", "SIGKILL"])
+def test_no_orphans(end, tmp_path):
+    rounds_ = 3 if end == "success" else 100_000
+    words = ["run", "engine=processes", "engine.workers=2", f"rounds={rounds_}", f"out={tmp_path / 'r'}", "--quiet"]
+    if end == "error":
+        words += ["local.lr=1e30", "local.epochs=20"]
+    process = subprocess.Popen([sys.executable, "-m", "arno", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    workers: list[int] = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        workers = children(process.pid) or workers
+        if len(workers) == 2 and end.startswith("SIG") and (tmp_path / "r" / "metrics.jsonl").exists():
+            process.send_signal(getattr(signal, end))
+            break
+        time.sleep(0.02)
+    process.communicate(timeout=60)
+    assert process.returncode == {"success": 0, "error": 2, "SIGINT": 130, "SIGKILL": -9}[end]
+    while time.monotonic() < deadline + 10 and any(map(alive, workers)):
+        time.sleep(0.1)
+    assert len(workers) == 2 or end in ("success", "error")
+    assert not any(map(alive, workers))
