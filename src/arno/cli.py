@@ -195,6 +195,8 @@ def _table(result: RunResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from .experiment.progress import number
+
     rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
     best_round = result.folder.manifest()["best_round"]
     best = next((row for row in rows if row["round"] == best_round), rows[-1])
@@ -211,7 +213,7 @@ def _table(result: RunResult) -> None:
     table = Table("", "last", "best")
     table.add_row("round", str(rows[-1]["round"]), str(best["round"]))
     for metric in metrics:
-        numbers = ("–" if metric not in row else f"{row[metric]:.4f}" for row in (rows[-1], best))
+        numbers = ("–" if metric not in row else number(row[metric]) for row in (rows[-1], best))
         table.add_row(shown.get(metric, metric), *numbers)
     console = Console()
     console.print(table)

@@ -49,18 +49,27 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
                 values[name] = value
         plain[section] = values
     text = json.dumps(plain)
-    write_tensors(path, tensors, {"format": FORMAT, "plain": text, "checksum": _checksum(tensors, text)})
+    header = {"format": FORMAT, "checksum": _checksum(tensors, FORMAT + text), "plain": text}
+    write_tensors(path, tensors, {"arno": json.dumps(header)})  # one entry: their order in the file is left to chance
 
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint, or say what is wrong with the file."""
     remedy = "try the one before it: arno resume RUN --previous"
     tensors, meta = read_tensors(path, remedy)
-    if meta.get("format") != FORMAT:
+    if "arno" not in meta:
         raise ArnoError(f"{path}", "is no checkpoint of Arno", "give a file from a run's checkpoints folder")
-    if meta.get("checksum") != _checksum(tensors, meta.get("plain", "")):
+    try:
+        header = json.loads(meta["arno"])
+        version, text = header["format"], header["plain"]
+        whole = header["checksum"] == _checksum(tensors, version + text)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
         raise ArnoError(f"{path}", "is damaged: its checksum does not agree", remedy)
-    plain = json.loads(meta["plain"])
+    if version != FORMAT:
+        raise ArnoError(f"{path} has format {version}", f"this version reads {FORMAT}", "use its own version")
+    plain = json.loads(text)
     sections: dict[str, dict[str, Any]] = {name: dict(plain[name]) for name in ("federation", "run")}
     for key, tensor in tensors.items():
         section, name, *part = key.split("/")

@@ -56,9 +56,11 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     """
     given = []
     for text in overrides:
-        configs.parse(text)
-        key, _, value = text.partition("=")
-        given.append((key, list(_values(value))))
+        key, equals, value = text.partition("=")
+        values = list(_values(value)) if equals else [value]
+        for each in values:
+            configs.parse(f"{key}{equals}{each}")
+        given.append((key, values))
     compared = {method for key, values in given if key == "method" for method in values}
     shared = [(key, values) for key, values in given if key.split(".")[0] not in compared]
     found = []

@@ -91,6 +91,7 @@ class Bar(Quiet):
 
     def start(self, title: str, rounds: int, done: int) -> None:
         """Show the bar."""
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
         from rich.table import Column
@@ -102,6 +103,7 @@ class Bar(Quiet):
             TextColumn("{task.fields[scores]}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
             TextColumn("left"),
+            console=Console(),
             expand=True,
         )
         self.short = self.bar.console.width < 120
@@ -141,4 +143,13 @@ def scores(row: dict[str, Any], short: bool = False) -> str:
     }
     if short:
         names = {name: names[name] for name in ("test_accuracy", "test_loss")}
-    return "  ".join(f"{label} {row[name]:.4f}" for name, label in names.items() if name in row)
+    return "  ".join(f"{label} {number(row[name])}" for name, label in names.items() if name in row)
+
+
+def number(value: float) -> str:
+    """A score or loss for people: four digits after the point, or an exponent where that would be long.
+
+    >>> number(0.5), number(1.5e30), number(float("nan"))
+    ('0.5000', '1.5e+30', 'nan')
+    """
+    return f"{value:.4g}" if abs(value) >= 1e5 else f"{value:.4f}"

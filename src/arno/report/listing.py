@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..errors import ArnoError
 from ..experiment.config import written
 from ..registry import Registry
 
@@ -88,11 +89,13 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
     labels = dataset.y[train]
     console = Console()
     table = Table(f"{dataset.name}, {config['partition']['kind']}", "", show_header=True)
-    table.add_row(
-        "data", f"{len(train)} samples to train on, {len(held_out)} for validation, {len(dataset.y_test)} to test"
-    )
+    table.add_row("data", f"{len(train)} to train, {len(held_out)} to validate, {len(dataset.y_test)} to test")
     for name, value in summary(partition, labels, dataset.classes).items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
-    draw_partition(partition, labels, dataset.classes, path)
+    try:
+        draw_partition(partition, labels, dataset.classes, path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArnoError(f"--out {path}", f"it cannot be written ({reason})", "try --out partition.png") from error
     print(path)

@@ -1,0 +1,271 @@
+"""Runs that are stopped, killed or starved of disk go on as if nothing had happened, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from arno import cli
+
+#: About a second of rounds, a checkpoint every other one.
+ROUNDS = 30
+LONG = (f"rounds={ROUNDS}", "clients=10", "local.epochs=3", "checkpoint.every=2", "seed=3")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody stopped."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["run", *LONG, f"out={out}", "--quiet"])
+    return out
+
+
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def rounds(run: Path) -> int:
+    records = run / "metrics.jsonl"
+    return records.read_text().count("\n") if records.exists() else 0
+
+
+def status(run: Path) -> str:
+    return str(json.loads((run / "manifest.json").read_text())["status"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_round_saves_and_can_be_resumed(number, arno, whole, same_run, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "arno", "run", *LONG, f"out={out}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: rounds(out) >= 5)
+    process.send_signal(number)
+    said, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.splitlines()[-1].endswith(f"continue with: arno resume {out}")
+    assert "Traceback" not in said + error
+    assert status(out) == "interrupted"
+    done = rounds(out)
+    assert 5 <= done < ROUNDS
+    assert f"{done:08d}" in {p.stem for p in (out / "checkpoints").glob("[0-9]*.safetensors")}, "nothing is lost"
+    assert arno("resume", out).folder == out
+    assert status(out) == "done"
+    same_run(whole, out)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., int]]:
+    """Runs the command in another process that has torch at hand; returns its id."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["arno.cli", "arno.experiment.run", "arno.engines.serial", "pyarrow.parquet"])
+    started = []
+
+    def go(*arguments: object) -> int:
+        process = context.Process(target=cli.main, args=([str(a) for a in arguments],))
+        process.start()
+        started.append(process)
+        assert process.pid is not None
+        return process.pid
+
+    go.processes = started  # type: ignore[attr-defined]
+    yield go
+    for process in started:
+        process.kill()
+        process.join()
+        process.close()
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_killed_at_a_random_moment_and_resumed(attempt, start, arno, whole, same_run, tmp_path):
+    out = tmp_path / "run"
+    pid = start("run", *LONG, f"out={out}", "--quiet")
+    until(lambda: (out / "manifest.json").exists())
+    moment = random.random() * (1 if attempt % 2 else 0.2)
+    wanted = int(moment * ROUNDS)
+    until(lambda: rounds(out) >= wanted)
+    time.sleep(random.random() * 0.02)
+    os.kill(pid, signal.SIGKILL)
+    start.processes[-1].join()
+    print(f"killed after {rounds(out)} rounds")
+    if (out / "final.safetensors").exists():
+        pytest.skip("it was over before the kill")
+    assert status(out) == "running", "nobody told the manifest"
+    arno("resume", out)
+    same_run(whole, out)
+    assert not list(out.rglob("*.part"))
+
+
+def test_killed_twice(start, arno, whole, same_run, tmp_path):
+    out = tmp_path / "run"
+    for command, wanted in ((("run", *LONG, f"out={out}", "--quiet"), 7), (("resume", out, "--quiet"), 19)):
+        pid = start(*command)
+        until(lambda wanted=wanted: rounds(out) >= wanted)
+        os.kill(pid, signal.SIGKILL)
+        start.processes[-1].join()
+    arno("resume", out)
+    same_run(whole, out)
+
+
+def test_a_second_signal_stops_at_once(arno, small, monkeypatch):
+    """The first lets the round end; the second, in the same round, does not wait for that."""
+    from arno.core.federation import Federation
+
+    plain = Federation.round
+
+    def impatient(self):
+        if self.t == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return plain(self)
+
+    monkeypatch.setattr(Federation, "round", impatient)
+    said = arno("run", *small, "out=run")
+    assert said.status == 130
+    assert "stopped at once" in said.err
+    assert rounds(Path("run")) == 2
+    assert status(Path("run")) == "interrupted"
+
+
+def test_more_rounds_later_are_the_same_as_at_once(arno, small, same_run):
+    whole = arno("run", *small, "rounds=7", "out=a").folder
+    arno("run", *small, "rounds=3", "out=b")
+    more = arno("resume", "b", "rounds=7").folder
+    same_run(whole, more)
+    again = arno("run", "--config", more / "config.yaml", "out=c").folder
+    same_run(whole, again)
+
+
+def test_resuming_a_finished_run_changes_nothing(arno, small, same_run):
+    arno("run", *small, "out=a")
+    arno("run", *small, "out=b")
+    same_run(Path("a"), arno("resume", "b").folder)
+
+
+def test_only_what_does_not_matter_may_change(arno, small):
+    arno("run", *small, "out=run")
+    before = (Path("run") / "final.safetensors").read_bytes()
+    for change in ("local.lr=0.1", "seed=1", "method=fedprox", "clients=6", "partition.alpha=1"):
+        error = arno("resume", "run", "rounds=6", change).error
+        assert change.split("=")[0] in error
+        assert "only rounds, eval, checkpoint and out may change; start a new run" in error
+    assert (Path("run") / "final.safetensors").read_bytes() == before
+    assert arno("resume", "run", "rounds=5", "eval.every=2", "checkpoint.keep=1").status == 0
+
+
+def test_changed_data_are_refused(arno, small):
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(200, 6)), random.integers(3, size=200)
+    np.savez("mine.npz", x=x, y=y)
+    arno("run", *small, "data=npz", "data.path=mine.npz", "out=run")
+    x[7, 2] += 1
+    np.savez("mine.npz", x=x, y=y)
+    assert "changed since the run began" in arno("resume", "run", "rounds=6").error
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(arno, small, same_run):
+    whole = arno("run", *small, "rounds=6", "out=a").folder
+    run = arno("run", *small, "out=b").folder
+    last = run / "checkpoints" / "00000004.safetensors"
+    good = last.read_bytes()
+    last.write_bytes(good[:-100])
+    error = arno("resume", run, "rounds=6").error
+    assert str(last) in error
+    assert "arno resume RUN --previous" in error
+    assert last.read_bytes() == good[:-100], "nothing was touched"
+    same_run(whole, arno("resume", run, "rounds=6", "--previous").folder)
+
+
+def test_no_earlier_checkpoint(arno, small):
+    arno("run", *small, "checkpoint.every=0", "out=run")
+    assert "no checkpoint before the last one" in arno("resume", "run", "--previous").error
+
+
+def test_a_folder_that_is_no_run(arno, tmp_path):
+    assert "is no run" in arno("resume", tmp_path).error
+    assert "is no run" in arno("resume", tmp_path / "nowhere").error
+    assert "give the run's folder" in arno("resume").error
+
+
+def test_a_run_is_not_written_over(arno, small):
+    arno("run", *small, "out=run")
+    error = arno("run", *small, "out=run").error
+    assert "holds a run already" in error
+    assert "arno resume run" in error
+
+
+def test_a_full_disk_while_checkpointing_loses_nothing(arno, same_run):
+    settings = ("clients=5", "model=mlp", "checkpoint.every=2")
+    whole = arno("run", *settings, "rounds=8", "out=a").folder
+    run = arno("run", *settings, "rounds=4", "out=b").folder
+    kept = {p.name: p.read_bytes() for p in (run / "checkpoints").glob("[0-9]*.safetensors")}
+    code = (
+        "import resource\nfrom arno.cli import main\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))\n"  # a checkpoint has 80 kB
+        "main(['resume', 'b', 'rounds=8'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "cannot write" in done.stderr
+    assert "free some space" in done.stderr
+    assert "intact" in done.stderr
+    assert kept == {p.name: p.read_bytes() for p in (run / "checkpoints").glob("[0-9]*.safetensors")}
+    assert status(run) == "failed"
+    same_run(whole, arno("resume", run, "rounds=8").folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "manifest.json", "clients-"])
+def test_a_disk_that_is_full_for_small_files_too(name, arno, small, monkeypatch):
+    """Whichever file the last byte is missing for: one line, and what was there stays."""
+    import errno
+
+    from arno.experiment import folder
+
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    arno("run", *small, "rounds=2", "out=run")
+    before = {p: p.read_bytes() for p in Path("run").rglob("*.safetensors")}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise full
+
+    plain = Path.open
+
+    def guarded(self, mode="r", *rest, **more):
+        if self.name.startswith(name) and ("w" in mode or "a" in mode):
+            raise full
+        return plain(self, mode, *rest, **more)
+
+    def write(self, text):
+        with guarded(self, "w") as file:
+            file.write(text)
+
+    with monkeypatch.context() as patch:
+        if name == "clients-":
+            patch.setattr("pyarrow.parquet.write_table", refuse)
+        else:
+            patch.setattr(folder.Path, "open", guarded)
+            patch.setattr(folder.Path, "write_text", write)
+        assert "No space left on device" in arno("resume", "run", "rounds=4").error
+    assert {p: p.read_bytes() for p in before} == before
+    assert arno("resume", "run", "rounds=4").status == 0

@@ -1,0 +1,168 @@
+"""Settings: types, groups, nearest names, files and the way back to a command line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arno.errors import ArnoError
+from arno.experiment.config import (
+    GROUPS,
+    as_overrides,
+    compose,
+    describe,
+    differences,
+    parse,
+    plain,
+    read,
+    registry,
+    written,
+)
+
+
+def resolved(*overrides, **base):
+    return plain(compose(overrides, base))
+
+
+def test_defaults_are_the_described_ones():
+    config = resolved()
+    for key, default, text in describe():
+        value = config
+        for name in key.split("."):
+            value = value[name]
+        assert (value["kind"] if key in GROUPS else value) == default
+        assert text
+
+
+def test_the_last_word_counts():
+    assert resolved("seed=1", "seed=2")["seed"] == 2
+    assert resolved("seed=1", seed=5)["seed"] == 1
+    assert resolved("method=fedavg", "method=fedprox")["method"]["kind"] == "fedprox"
+
+
+def test_settings_of_a_group_come_from_the_signature_of_its_factory():
+    assert resolved("method=fedprox")["method"] == {"kind": "fedprox", "mu": 0.01}
+    assert resolved("method.mu=1", "method=fedprox")["method"] == {"kind": "fedprox", "mu": 1}
+    assert resolved("partition=shards")["partition"] == {"kind": "shards", "shards": 2}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_choice_of_every_group_composes(group):
+    for name in registry(group).names():
+        config = resolved(f"{group}={name}")
+        assert config[group]["kind"] == name
+        assert config[group].keys() >= registry(group).settings(name).keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("local.lr=1e-3", "local.lr", 0.001),
+        ("local.lr=uniform(0.001, 0.1)", "local.lr", "uniform(0.001, 0.1)"),
+        ("model.hidden=[64, 32]", "model.hidden", [64, 32]),
+        ("local.clip=null", "local.clip", None),
+        ("local.augment=true", "local.augment", True),
+        ("out=a=b", "out", "a=b"),
+        ("+seed=3", "seed", 3),
+        ("data.path='3'", "data.path", "3"),
+    ],
+)
+def test_values_are_yaml(text, key, value):
+    assert parse(text) == (key, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("seed=3", 3), ("participation=1", 1.0), ("local.clip=2", 2.0), ("local.shuffle=no", False), ("out=3", "3")],
+)
+def test_values_take_the_type_of_the_setting(text, value):
+    node = resolved(text)
+    for name in text.split("=")[0].split("."):
+        node = node[name]
+    assert node == value
+    assert type(node) is type(value)
+
+
+def test_values_that_may_differ_per_client():
+    for value in (0.1, [0.1, 0.2], "uniform(0.01, 0.1)", "choice(1, 5)"):
+        assert resolved(local={"lr": value})["local"]["lr"] == value
+    assert resolved("local.lr=[0.1, 0.2]")["local"]["lr"] == [0.1, 0.2]
+    for wrong in ("true", "{a: 1}", "[a, b]", "null", "[[1], [2]]"):
+        with pytest.raises(ArnoError, match="one number per client"):
+            compose([f"local.lr={wrong}"])
+
+
+def test_a_file_is_the_base_and_overrides_go_above_it(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("method: fedprox\nrounds: 7\nlocal:\n  lr: 0.2\n")
+    config = plain(compose(["rounds=8"], read(path)))
+    assert (config["method"]["kind"], config["rounds"], config["local"]["lr"]) == ("fedprox", 8, 0.2)
+
+
+def test_another_kind_drops_the_base_settings_of_the_group_but_for_the_common_ones():
+    base = resolved("method=fedprox", "method.mu=1", "data.val=0.3", "data.limit=100", "partition.alpha=9")
+    config = resolved("method=fedavg", "data=mnist", **base)
+    assert config["method"] == {"kind": "fedavg"}
+    assert config["data"] == {"kind": "mnist", "root": None, "limit": None, "val": 0.3}
+    assert config["partition"]["alpha"] == 9
+    with pytest.raises(ArnoError, match="method=fedavg has no settings"):
+        compose(["method=fedavg", "method.mu=1"], base)
+
+
+def test_differences_are_those_that_matter():
+    a = resolved()
+    assert differences(a, resolved("rounds=9", "eval.every=3", "checkpoint.keep=5", "out=x")) == []
+    assert differences(a, resolved("seed=1", "local.lr=0.1")) == ["local.lr: 0.05 → 0.1", "seed: 0 → 1"]
+    assert differences(a, resolved("method=fedprox")) == ["method.kind: fedavg → fedprox", "method.mu: None → 0.01"]
+
+
+def test_unknown_keys_name_the_nearest():
+    for typo, meant in (
+        ("ronds=1", "rounds"),
+        ("local.batchsize=1", "local.batch_size"),
+        ("evl.every=1", "eval.every"),
+    ):
+        with pytest.raises(ArnoError, match=f"did you mean '{meant}'"):
+            compose([typo])
+    with pytest.raises(ArnoError, match="unknown key"):
+        compose(["method.kindd=fedprox"])
+
+
+def test_interpolation_that_leads_nowhere():
+    assert resolved("eval.every=${checkpoint.every}")["eval"]["every"] == 10
+    with pytest.raises(ArnoError, match="cannot be resolved"):
+        resolved("out=${nowhere}")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["method=fedprox", "method.mu=choice(0.1, 1)", "seed=4"],
+        ["model.hidden=[64, 32]", "local.lr=[0.1, 0.2]", "local.clip=1.5"],
+        ["data=npz", "data.path=my data/it's.npz", "data.val=0"],
+        ["partition=file", "partition.path='12'", "out=null"],
+        ["local.augment=true", "device=cpu", "dtype=float64", "weighting=uniform"],
+    ],
+)
+def test_as_overrides_is_the_way_back(overrides):
+    config = resolved(*overrides)
+    assert resolved(*as_overrides(config)) == config
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**9), 10**9),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12).filter(
+            lambda t: "$" not in t
+        ),
+        st.lists(st.integers(), max_size=4),
+    )
+)
+def test_what_is_written_reads_back(value):
+    assert parse(f"key={written(value)}") == ("key", value)
