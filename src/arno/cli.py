@@ -56,6 +56,19 @@ class Parser(argparse.ArgumentParser):
         raise ArnoError(self.prog, message, f"see {self.prog} --help")
 
 
+QUADRATIC = """\
+Settings and their defaults:
+  num_users=30 frac=0.1       K clients, of which m = max(int(frac K), 1) are selected every round
+  seltype=rand powd=null      rand, uniform, powd, cpowd, rpowd, adapowd, roundrobin; candidates d (default 2m)
+  lr=2e-5 le=2 epochs=15000   learning rate, local steps, rounds
+  dim=5 alpha=3 spd=false     dimension, exponent of the shares' power law, full matrices H_k
+  seed=0 until=0.5            of everything random; when adapowd's d has come down to m
+  rho=false samples=100       estimate the selection's skew, from so many selections a round
+  out=DIR track=mlflow        the folder; trackers
+Commas and ranges make a sweep: seltype=rand,powd,adapowd powd=6,9,15 seed=0..19
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point: runs a command and exits with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -298,6 +311,32 @@ def conform(arguments: list[str]) -> int:
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
+def quadratic(arguments: list[str]) -> int:
+    """simulate client selection on quadratics, 15,000 rounds in a moment"""
+    parser = _parser("quadratic", QUADRATIC)
+    parser.add_argument("--quiet", action="store_true", help="print only the folder")
+    options = parser.parse_intermixed_args(arguments)
+
+    from .experiment.study import run as study
+
+    return study(options.overrides, options.quiet)
+
+
+def track(arguments: list[str]) -> int:
+    """send a run's records to a tracker: arno track RUN --to mlflow"""
+    parser = _parser("track", settings=False)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--to", default="mlflow", help="mlflow, tensorboard or wandb; mlflow@URI names a server")
+    parser.add_argument("--follow", action="store_true", help="go on until the run is over")
+    options = parser.parse_args(arguments)
+
+    from .experiment.tracking import send
+
+    sent = send(options.run, options.to, options.follow)
+    print(f"{sent} rounds sent")
+    return 0
+
+
 def completion(arguments: list[str]) -> int:
     """print a completion script for your shell: eval "$(arno completion bash)\""""
     from .completion import SCRIPTS, words
@@ -318,5 +357,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "methods": methods,
     "data": data,
     "conform": conform,
+    "quadratic": quadratic,
+    "track": track,
     "completion": completion,
 }

@@ -88,6 +88,7 @@ class Config:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
     load: str | None = setting(None, "start from this run's (or checkpoint's) model and go on counting its rounds")
+    track: Any = setting(None, "trackers that follow the run: mlflow, tensorboard, wandb; mlflow@URI")
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 
 
@@ -95,7 +96,7 @@ GROUPS = ("method", "problem", "data", "partition", "model", "select", "engine")
 #: Settings of a group that its factories need not know.
 COMMON = {"data": {"val": (float | None, None)}}
 #: Changing these between the parts of a run does not change what is computed.
-FREE = ("rounds", "eval", "checkpoint", "out", "state")
+FREE = ("rounds", "eval", "checkpoint", "track", "out", "state")
 
 
 def registry(group: str) -> Registry:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..core.federation import Federation
 from ..core.layout import Layout
+from ..core.local import Tally
 from ..core.work import Job, SubModel, Vec
 from ..errors import ArnoError
+from ..quadratic import Instance, too_fast
 
 
 class Quadratic:
@@ -32,15 +34,26 @@ class Quadratic:
         self.sizes = self.p
         self.layout = Layout.plain(d)
         self._start = e.new_zeros(d) if start is None else start
-        H = h if h.ndim == 3 else h[:, None, None] * torch.eye(d, dtype=e.dtype, device=e.device)
-        if not (torch.linalg.eigvalsh(H) > 0).all():
+        spectrum = torch.linalg.eigvalsh(h) if h.ndim == 3 else h
+        if not (spectrum > 0).all():
             raise ArnoError(
-                f"smallest curvature {float(torch.linalg.eigvalsh(H).min()):g}",
+                f"smallest curvature {float(spectrum.min()):g}",
                 "every H_k must be positive definite, or F_k has no minimum",
                 "draw h_k above 0",
             )
-        self._constant = 0.5 * (e * torch.linalg.solve(H, e)).sum(1)
-        self.star = torch.linalg.solve(torch.einsum("k,kij->ij", self.p, H), self.p @ e)
+        self.sharpest = float(spectrum.max())
+        self.optima = torch.linalg.solve(h, e) if h.ndim == 3 else e / h[:, None]  # w*_k, one row per client
+        self._floor = 0.5 * (e * self.optima).sum(1)  # ½ e_kᵀH_k⁻¹e_k
+        mean = torch.einsum("k,k...->...", self.p, h)
+        self.curvature: Tensor = mean if h.ndim == 3 else mean * torch.eye(d, dtype=e.dtype, device=e.device)
+        self.star: Vec = torch.linalg.solve(self.curvature, self.p @ e)
+
+    @classmethod
+    def of(
+        cls, instance: Instance, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> Quadratic:
+        """The problem with the numbers of an instance."""
+        return cls(*(torch.from_numpy(a).to(device, dtype) for a in (instance.h, instance.e, instance.p, instance.w0)))
 
     def init(self, seed: int) -> Vec:
         """The given start; zero by default."""
@@ -61,18 +74,31 @@ class Quadratic:
         return out
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
-        """F_k(w) for each client."""
-        return 0.5 * self.apply(w, clients) @ w - self.e[clients] @ w + self._constant[clients]
+        """F_k(w) for each client, written as ½ (w − w*_k)ᵀH_k(w − w*_k), which cannot fall below zero."""
+        off, h = w - self.optima[clients], self.h[clients]
+        return 0.5 * (torch.einsum("ki,kij,kj->k", off, h, off) if h.ndim == 3 else h * (off * off).sum(1))
 
-    def evaluate(self, w: Vec, split: str) -> dict[str, float]:
-        """The gap F(w) − F(w*) and the distance ‖w − w*‖; a quadratic has no splits."""
-        everybody = torch.arange(self.n)
-        gap = self.p @ (self.losses(w, everybody) - self.losses(self.star, everybody))
-        return {"gap": float(gap), "distance": float((w - self.star).norm())}
+    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """F_k(w): a quadratic has no samples, so a mini-batch of them is all of it."""
+        return self.losses(w, clients)
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+    def gradient(self, w: Vec) -> Vec:
+        """∇F(w) = Σ p_k (H_k w − e_k)."""
+        return self.curvature @ w - self.p @ self.e
+
+    def evaluate(self, w: Vec, split: str, tally: Tally | None = None) -> dict[str, float]:
+        """The gap F(w) − F(w*) = ½ (w − w*)ᵀ(Σ p_k H_k)(w − w*) and the distance ‖w − w*‖; there are no splits."""
+        off = w - self.star
+        return {"gap": float(0.5 * off @ self.curvature @ off), "distance": float(off.norm())}
+
+    def report(self, w: Vec, clients: bool = False, tally: Tally | None = None) -> dict[str, float]:
         """The gap and the distance."""
         return self.evaluate(w, "")
+
+    def advice(self, fed: Federation) -> list[str]:
+        """A learning rate with which a client's own gradient descent diverges is worth a line."""
+        lr = fed.per_client(fed.local.lr, "local.lr").largest
+        return too_fast(lr, self.sharpest)
 
     def describe(self) -> str:
         """The problem in a few words."""
@@ -95,12 +121,13 @@ class QuadraticLearner:
         self.problem, self.d = problem, problem.layout.d
         self.w, self.g = torch.zeros_like(problem.e[0]), torch.zeros_like(problem.e[0])
 
-    def batches(self, job: Job) -> Iterator[Any]:
+    def batches(self, job: Job) -> Iterator[int]:
         """The client itself, once an epoch."""
         for _ in range(job.epochs):
-            yield torch.tensor([job.client])
+            yield job.client
 
-    def gradient(self, batch: Any, job: Job) -> Tensor:
-        """∇F_k(w) into `g`; returns F_k(w)."""
-        torch.sub(self.problem.apply(self.w, batch)[0], self.problem.e[batch][0], out=self.g)
-        return self.problem.losses(self.w, batch)[0]
+    def gradient(self, batch: int, job: Job) -> Tensor:
+        """∇F_k(w) into `g`; returns F_k(w) = ½ wᵀ(∇F_k(w) − e_k) + ½ e_kᵀH_k⁻¹e_k."""
+        h, e = self.problem.h[batch], self.problem.e[batch]
+        torch.sub(h @ self.w if h.ndim == 2 else h * self.w, e, out=self.g)
+        return 0.5 * (self.w @ (self.g - e)) + self.problem._floor[batch]
