@@ -30,10 +30,11 @@ SETTING = [
     "local.lr_decay=0.998",
     "local.weight_decay=1e-3",
     "local.batch_size=50",
-    "local.epochs=2",
+    "local.epochs=1",
     "local.clip=10",
     "eval.every=6",
     "checkpoint.every=12",
+    "checkpoint.keep=9",
 ]
 MOMENTUM = 0.5
 WHOLE = {
@@ -62,7 +63,7 @@ Fashion-MNIST, 10,000 training images over 20 clients by Dirichlet(α), 5 of the
 same start, partition and cohorts at one seed. Local training: learning rate 0.1 decayed by 0.998 a round, weight decay
 0.001, batches of 50, gradient norm clipped at 10; plain means (1/m). ServerM has momentum {momentum}.
 
-It is a small study: **2 local epochs** (the paper: 5) and **{last} rounds** (the paper: 1,000; the seed text: 300), the
+It is a small study: **1 local epoch** (the paper: 5) and **{last} rounds** (the paper: 1,000; the seed text: 300), the
 first {first} of which are stage 1. FedAvg, FedRCL and FedRCL + ServerM run all {last} rounds. Stage 2 starts from the
 model of FedRCL + ServerM after round {first} and goes on with FedRCL clients and the server that the row names: the
 rule for the last layer, then what the rest of the model does. QR-Mix has k = 10, s = 10, 2 power iterations, γ = 1, and
@@ -71,6 +72,7 @@ rule for the last layer, then what the rest of the model does. QR-Mix has k = 10
 HERE = Path(__file__).resolve().parents[2]
 
 Row = dict[str, Any]
+Results = dict[float, dict[str, list[list[Row]]]]
 
 
 def main() -> None:
@@ -81,45 +83,42 @@ def main() -> None:
     parser.add_argument("--write-only", action="store_true", help="write the page from the runs that are there")
     options = parser.parse_args()
     common = [*SETTING, *([f"data.root={options.root}"] if options.root else [])]
-    results: dict[float, dict[str, list[list[Row]]]] = {}
-    for alpha in ALPHAS:
-        found = results[alpha] = {name: [] for name in (*WHOLE, f"{STAGE1}, round {FIRST}", *STAGE2)}
-        for seed in range(options.seeds):
-            words = [*common, f"partition.alpha={alpha}", f"seed={seed}"]
+    warm = f"{STAGE1}, round {FIRST}"
+    results: Results = {alpha: {name: [] for name in (*WHOLE, warm, *STAGE2)} for alpha in ALPHAS}
+    for seed in range(options.seeds):
+        for alpha, found in results.items():
+            words = [*common, f"partition.alpha={alpha}", f"seed={seed}", f"rounds={LAST}"]
             where = options.out / f"alpha{alpha}-seed{seed}"
-
-            def cell(name: str, *more: str, words: list[str] = words, where: Path = where) -> list[Row]:
-                path = where / "".join(c if c.isalnum() else "-" for c in name)
-                if not options.write_only:
-                    once(path, [*words, *more])
-                return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-
             for name, method in WHOLE.items():
-                found[name].append(cell(name, *method.split(), f"rounds={LAST}"))
-            warm = f"{STAGE1}, round {FIRST}"
-            found[warm].append(cell(warm, *WHOLE[STAGE1].split(), f"rounds={FIRST}"))
-            load = where / "".join(c if c.isalnum() else "-" for c in warm)
+                found[name].append(cell(folder(where, name), [*words, *method.split()], options.write_only))
+            found[warm].append([row for row in found[STAGE1][-1] if row["round"] <= FIRST])
+            load = folder(where, STAGE1) / f"checkpoints/{FIRST:08d}.safetensors"
             for name, settings in STAGE2.items():
-                method = ["method=compose", "method.parts=[rcl,qrmix]"]
-                method += [f"method.qrmix.{word}" for word in settings.split()]
-                found[name].append(cell(name, *method, f"load={load}", f"rounds={LAST}"))
-            print(f"alpha {alpha}, seed {seed}: done", flush=True)
+                mixing = [f"method.qrmix.{word}" for word in settings.split()]
+                mixing += ["method=compose", "method.parts=[rcl,qrmix]", f"load={load}"]
+                found[name].append(cell(folder(where, name), [*words, *mixing], options.write_only))
+            print(f"seed {seed}, alpha {alpha}: done", flush=True)
     page = HERE / "docs/results/qrmix.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(write(results, options.seeds))
     print(page)
 
 
-def once(path: Path, words: list[str]) -> None:
-    """Run it, finish it, or leave it as it is."""
+def folder(where: Path, name: str) -> Path:
+    return where / "".join(c if c.isalnum() else "-" for c in name)
+
+
+def cell(path: Path, words: list[str], there: bool) -> list[Row]:
+    """The records of a run that is made, finished, or left as it is."""
     manifest = path / "manifest.json"
-    if not manifest.exists():
+    if not there and not manifest.exists():
         run(*words, out=str(path))
-    elif json.loads(manifest.read_text())["status"] != "done":
+    elif not there and json.loads(manifest.read_text())["status"] != "done":
         resume(path)
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def write(results: dict[float, dict[str, list[list[Row]]]], seeds: int) -> str:
+def write(results: Results, seeds: int) -> str:
     lines = [INTRODUCTION.format(seeds=seeds, first=FIRST, last=LAST, momentum=MOMENTUM)]
     for alpha, found in results.items():
         lines += [f"## α = {alpha}", "", "| | after round | test accuracy | last layer's step / plain mean's |"]
@@ -144,7 +143,7 @@ def reading(found: dict[str, list[list[Row]]]) -> list[str]:
     return out
 
 
-def overall(results: dict[float, dict[str, list[list[Row]]]]) -> list[str]:
+def overall(results: Results) -> list[str]:
     lines = []
     for alpha, found in results.items():
         scores = {name: mean(rows[-1]["test_accuracy"] for rows in runs) for name, runs in found.items()}
