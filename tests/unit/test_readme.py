@@ -1,0 +1,33 @@
+"""The README's own method runs, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import arno
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    (method,) = [block for block in blocks if "def factory" in block]
+    (command,) = re.findall(r"arno run (method=custom.*damped\.py.*)", README)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("arno.report.pictures.draw_curves", lambda runs, path: None)
+    Path("damped.py").write_text(method)
+    small = ("clients=4", "rounds=1", "model=softmax")
+    damped = arno.run(*command.split(), *small, out="a")
+    fedavg = arno.run(*small, out="b")
+    start = fedavg.problem.init(0)
+    assert ((damped.final - start) / 0.2 - (fedavg.final - start)).abs().max() < 1e-5
+
+
+def test_links_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
