@@ -237,7 +237,8 @@ def _run(overrides: Sequence[str], folder: str) -> str:
         if (path / "manifest.json").exists():
             resume(path)
         else:
-            run(*overrides, out=folder)
+            alone = [] if any(word.startswith("engine") for word in overrides) else ["engine.cores=1"]
+            run(*alone, *overrides, out=folder)  # cells share the cores, so each takes one
     except ArnoError as error:
         return str(error)
     except (Interrupted, KeyboardInterrupt):

@@ -73,7 +73,7 @@ class Config:
     partition: Any = setting("dirichlet", "who holds which samples; see `arno data`")
     model: Any = setting("mlp", "the network")
     select: Any = setting("uniform", "who takes part in a round")
-    engine: Any = setting("serial", "where clients train")
+    engine: Any = setting("auto", "where clients train")
     clients: int = setting(20, "N, the number of clients")
     participation: float = setting(1.0, "share of the clients that take part in a round")
     rounds: int = setting(50, "R, the number of rounds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import threading
@@ -157,6 +158,8 @@ def execute(
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
     asked(config["track"])
+    if folder is None and config["engine"].get("cores") == 0:
+        config["engine"]["cores"] = os.cpu_count()  # how one client rounds on several cores is part of the run
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
         stages.begin(fed, config)
@@ -174,11 +177,7 @@ def execute(
         status="running",
         command=None if parts is not None else shlex.join(["arno", "run", *configs.as_overrides(config)]),
         **environment(),
-        engine={
-            "name": fed.engine.name,
-            "equality": configs.registry("engine").info(config["engine"]["kind"]).get("equality", "unknown"),
-            "threads": torch.get_num_threads(),
-        },
+        engine=engine_record(fed, config),
         device=str(fed.problem.device),
         seed=config["seed"],
         data_fingerprint=fed.problem.fingerprint(),
@@ -195,13 +194,17 @@ def execute(
         folder.log(line)
     fed.watch = progress.watch
     tracking = Tracking(folder.path, config["track"])
-    status = "failed"
+    status, engine = "failed", fed.engine.name
     try:
         with stop_signals(progress) as stopped:
             over = ended(fed, config)
             while not over:
                 row = one_round(fed, config, totals, folder)
                 progress.round(row)
+                if fed.engine.name != engine:
+                    engine = fed.engine.name
+                    progress.say(f"engine: {engine}")
+                    folder.log(f"engine: {engine}")
                 for line in (line for part in fed.parts for line in part.lines()):
                     progress.say(line)
                     folder.log(line)
@@ -228,11 +231,19 @@ def execute(
             folder.log(line)
         seconds, wall = round(totals.seconds, 3), round(perf_counter() - began, 3)
         try:
-            folder.update_manifest(status=status, rounds=fed.t, seconds=seconds, wall=wall)
+            folder.update_manifest(
+                status=status, rounds=fed.t, seconds=seconds, wall=wall, engine=engine_record(fed, config)
+            )
         except ArnoError:
             if status == "done":  # else what went wrong is on its way already
                 raise
     return RunResult(folder.path)
+
+
+def engine_record(fed: Federation, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the clients trained, and how far that may change the result."""
+    equality = configs.registry("engine").info(config["engine"]["kind"]).get("equality", "unknown")
+    return {"name": fed.engine.name, "equality": equality, "threads": torch.get_num_threads()}
 
 
 def ended(fed: Federation, config: Mapping[str, Any]) -> bool:

@@ -224,8 +224,8 @@ class View:
 
     def frozen(self, w: Vec) -> Tensor:
         """The embedding of the batch under other weights, without gradients."""
-        extracted = self.job.window is not None and self.job.window.extract
-        w = w[self.job.window.index] if extracted else w.clone()  # a buffer of its own: kernels round by alignment
+        window = self.job.window  # a buffer of its own below: kernels round by alignment
+        w = w[window.index] if window is not None and window.extract else w.clone()
         with torch.no_grad():
             views = {f"network.{name}": view for name, view in self.learner.layout.views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.module), views, (self.x,))

@@ -1,0 +1,117 @@
+"""The engine that suits the work: many small dense models in one kernel, anything else in parallel processes.
+
+The choice follows from the first block of a round alone, so that the same run makes it again:
+
+    a dense network of at most 500,000 parameters, at least 4 clients, nothing that `batched` refuses: batched
+    several clients: processes
+    one client at a time (a sequential method): serial, on all cores if the network is not a small dense one
+
+With one core, and on a GPU, `serial` takes the place of `processes`. Kernels of small dense networks run on one thread:
+two threads that wait for each other at every step lose more than they win when anything else runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Engine
+from ..core.local import Problem
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from ..models.linear import MLP
+from . import engines
+from .batched import Batched, unsupported
+from .processes import processes
+from .serial import Serial
+
+DENSE, TOGETHER = 500_000, 4
+
+
+@engines.register("auto", equality="as serial to rounding")
+def auto(problem: Problem, *, cores: int = 0) -> Auto:
+    """Batched, processes or serial, whichever suits; says which.
+
+    cores: how many to use; 0: all. Part of the run: training one client on several cores rounds differently.
+    """
+    if cores < 0:
+        raise ArnoError(f"engine.cores = {cores}", "it must not be negative", "use 0 for all cores")
+    return Auto(problem, cores or os.cpu_count() or 1)
+
+
+class Auto:
+    """Hands every round to the engine that suits it."""
+
+    def __init__(self, problem: Problem, cores: int) -> None:
+        self.problem, self.cores = problem, cores
+        self._engines: dict[str, Engine] = {}
+        self._used: dict[str, None] = {}
+
+    @property
+    def name(self) -> str:
+        """Which engines it has used so far."""
+        return f"auto ({', '.join(self._used)})" if self._used else "auto"
+
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Look at the first block and choose."""
+        works = iter(works)
+        first = next(works, None)
+        if first is None:
+            return
+        kind = choose(self.problem, first, self.cores)
+        self._used[kind] = None
+        alone = kind == "serial" and len(first) == 1 and not small(self.problem)
+        torch.set_num_threads(self.cores if alone else 1)
+        yield from self._engine(kind).train(chain([first], works))
+
+    def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
+        """Scores of models on a split."""
+        return self._scorer().score(models, split)
+
+    def loss(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on each client's own data."""
+        return self._scorer().loss(w, clients)
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores of a round's record."""
+        return self._scorer().report(w, clients)
+
+    def close(self) -> None:
+        """Close all that were used."""
+        for engine in self._engines.values():
+            engine.close()
+
+    def _scorer(self) -> Engine:
+        """Large networks are scored in pieces by the workers; a dense one takes less time than sending it there."""
+        parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
+        torch.set_num_threads(1)
+        return self._engine("processes" if parallel and hasattr(self.problem, "tally") else "serial")
+
+    def _engine(self, kind: str) -> Engine:
+        if kind not in self._engines:
+            made: Engine
+            if kind == "processes":
+                made = processes(self.problem, workers=self.cores)
+            else:
+                made = Batched(self.problem) if kind == "batched" else Serial(self.problem)
+            self._engines[kind] = made
+        return self._engines[kind]
+
+
+def small(problem: Problem) -> bool:
+    """A dense network of few parameters (or no network at all)."""
+    module = getattr(problem, "module", None)
+    return module is None or (isinstance(module, MLP) and problem.layout.d <= DENSE)
+
+
+def choose(problem: Problem, work: Work, cores: int) -> str:
+    """The engine for a round that begins with this block."""
+    if small(problem) and len(work) >= TOGETHER and not unsupported(problem, work):
+        return "batched"
+    if len(work) > 1 and cores > 1 and problem.device.type == "cpu":
+        return "processes"
+    return "serial"
