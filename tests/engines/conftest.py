@@ -1,3 +1,8 @@
+import pytest
 import torch
 
-torch.set_num_threads(1)  # bit-equality is promised at one thread
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Bit-equality is promised at one thread, and engines set the number of threads as they need it."""
+    torch.set_num_threads(1)
