@@ -29,7 +29,7 @@ bench: $(VENV)/.installed  ## run every benchmark and print what it measures
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 docs: $(VENV)/.docs  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what make made
 	rm -rf $(VENV) site demo build

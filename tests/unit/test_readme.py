@@ -29,5 +29,5 @@ def test_links_lead_somewhere():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in target:
+            if "://" not in target and not target.startswith("results/"):  # studies write those; `make docs` is strict
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
