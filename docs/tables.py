@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from arno.experiment.config import GROUPS, describe, registry, written
@@ -64,7 +65,12 @@ def methods() -> str:
     )
 
 
+def example() -> str:
+    return f"```python\n{(Path(__file__).parents[1] / 'examples' / 'my_method.py').read_text()}```"
+
+
 TABLES = {
+    "example": example,
     "settings": settings,
     "groups": groups,
     "methods": methods,
