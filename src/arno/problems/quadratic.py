@@ -30,7 +30,8 @@ class Quadratic:
         self.n, d = e.shape
         self.device, self.dtype = e.device, e.dtype
         self.h, self.e = h, e
-        self.p = e.new_full((self.n,), 1 / self.n) if p is None else p / p.sum()
+        p = e.new_full((self.n,), 1 / self.n) if p is None else p
+        self.p = p if abs(float(p.sum()) - 1) < 1e-12 else p / p.sum()
         self.sizes = self.p
         self.layout = Layout.plain(d)
         self._start = e.new_zeros(d) if start is None else start
