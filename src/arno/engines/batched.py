@@ -30,7 +30,7 @@ GROUP = 2**23
 
 
 @engines.register("batched", equality="as serial to rounding")
-def batched(problem: Problem, *, threads: int = 0) -> Batched:
+def batched(problem: Problem, *, threads: int = 1) -> Batched:
     """Many clients in one kernel; for small models and many clients.
 
     threads: torch's threads inside a kernel; 0: one per core.

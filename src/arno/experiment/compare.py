@@ -83,7 +83,8 @@ def compare(overrides: Sequence[str], jobs: int | None = None) -> int:
     if jobs is not None and jobs < 1:
         raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
     out = Path(next((o.partition("=")[2] for o in overrides if o.startswith("out=")), "compare"))
-    grid = cells([o for o in overrides if not o.startswith("out=")])
+    alone = [] if any(o.startswith("engine") for o in overrides) else ["engine.cores=1"]  # cells share the cores
+    grid = cells([*alone, *(o for o in overrides if not o.startswith("out="))])
     todo = [cell for cell in grid if not _done(cell, out)]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -237,8 +238,7 @@ def _run(overrides: Sequence[str], folder: str) -> str:
         if (path / "manifest.json").exists():
             resume(path)
         else:
-            alone = [] if any(word.startswith("engine") for word in overrides) else ["engine.cores=1"]
-            run(*alone, *overrides, out=folder)  # cells share the cores, so each takes one
+            run(*overrides, out=folder)
     except ArnoError as error:
         return str(error)
     except (Interrupted, KeyboardInterrupt):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,6 +135,8 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     for key, value in [*own[0].items(), *own[1].items(), *given]:
         if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
             _set(config, key, value)
+    if "cores" in config.engine and config.engine.cores == 0:
+        config.engine.cores = os.cpu_count() or 1  # how one client rounds on several cores is part of the run
     _check(config)
     return config
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import threading
@@ -158,8 +157,6 @@ def execute(
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
     asked(config["track"])
-    if folder is None and config["engine"].get("cores") == 0:
-        config["engine"]["cores"] = os.cpu_count()  # how one client rounds on several cores is part of the run
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
         stages.begin(fed, config)
