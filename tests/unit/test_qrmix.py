@@ -158,7 +158,13 @@ def test_the_random_start_is_the_clients_own_and_repeats() -> None:
         federation(QRMix(rank_k=2, oversampling=0, power_iters=0), spy, seed=5).round()
     first, second = (spy._seen[0][1].extra for spy in (a, b))
     assert all(torch.equal(x["evecs"], y["evecs"]) for x, y in zip(first, second, strict=True))
-    assert not torch.allclose(first[0]["evecs"], first[1]["evecs"], atol=1e-2)
+    spaces = [row["evecs"] @ row["evecs"].T for row in first]  # without iterations: the random start's own
+    assert not torch.allclose(spaces[0], spaces[1], atol=1e-2)
+    later = federation(QRMix(rank_k=2, oversampling=0, power_iters=0), third := Spy(), seed=5)
+    later.t = 1
+    later.round()
+    again = third._seen[0][1].extra[0]["evecs"]
+    assert not torch.allclose(again @ again.T, spaces[0], atol=1e-2)
 
 
 def test_features_are_those_of_the_whole_client_in_evaluation_mode() -> None:
