@@ -2,9 +2,9 @@
 
 1. `arno quadratic track=mlflow`, 15,000 rounds: seconds until the command ends, and whether every value is in the store
    (read back through MLflow's client). Bar: 30 s.
-2. `arno run problem=quadratic method=scaffold rounds=5000` with and without `track=mlflow`, turn and turn about: the time
-   of the rounds (what tracking could slow down) and of the whole command, which waits at its end for what is not sent
-   yet. Bar: 1.10 times for the rounds.
+2. `arno run problem=quadratic method=scaffold rounds=5000` with and without `track=mlflow`, turn and turn about: the
+   time of the rounds (what tracking could slow down) and of the whole command, which waits at its end for what is not
+   sent yet. Bar: 1.10 times for the rounds.
 
     python benchmarks/tracking.py [--rounds 5000] [--repeats 2]
 """
