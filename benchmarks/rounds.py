@@ -90,8 +90,8 @@ def by_hand(made: Classification, fed: Federation, threads: int) -> Callable[[],
         ids = fed.parts[0].select(range(fed.n), t)
         states, weights = [], []
         for work in fed.blocks(ids, t):
-            for j in range(len(work)):
-                job, local = work.job(j), copy.deepcopy(net)
+            for job in work.jobs():
+                local = copy.deepcopy(net)
                 optimiser = torch.optim.SGD(local.parameters(), lr=LR)
                 order = torch.cat(plan(made, job)).tolist()
                 for x, y in DataLoader(Subset(data, order), batch_size=job.batch_size):

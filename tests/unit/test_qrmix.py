@@ -305,7 +305,7 @@ def test_a_diverged_client_gives_pairs_that_are_dropped() -> None:
     learner.w.fill_(torch.nan)
     fed, spy = federation(Fixed([[0]]), QRMix(rank_k=2), (spy := Spy())), spy
     fed.round()
-    job = spy._seen[0][0].job(0)
+    job = next(spy._seen[0][0].jobs())
     found = Eigenpairs(rank_k=2)(learner, job)
     assert found["evals"].isnan().all()
     assert found["evecs"].shape == (18, 2)

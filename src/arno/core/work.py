@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -116,24 +116,26 @@ class Work:
             out[j, window.index] = rows[j, window.index]
         return out
 
-    def job(self, j: int) -> Job:
-        """Row j."""
-        return Job(
-            round=self.round,
-            client=int(self.clients[j]),
-            seed=self.seed,
-            start=self.start[j],
-            epochs=int(self.epochs[j]),
-            batch_size=int(self.batch_size[j]),
-            lr=float(self.lr[j]),
-            mu=float(self.mu[j]),
-            sgd=self.sgd,
-            drift=None if self.drift is None else self.drift[j],
-            window=None if self.windows is None else self.windows[j],
-            terms=self.terms,
-            given={name: rows[j] for name, rows in self.given.items()},
-            probe=self.probe,
-        )
+    def jobs(self) -> Iterator[Job]:
+        """Its rows, one by one."""
+        numbers = (self.clients, self.epochs, self.batch_size, self.lr, self.mu)
+        for j, (client, epochs, batch_size, lr, mu) in enumerate(zip(*(x.tolist() for x in numbers), strict=True)):
+            yield Job(
+                round=self.round,
+                client=client,
+                seed=self.seed,
+                start=self.start[j],
+                epochs=epochs,
+                batch_size=batch_size,
+                lr=lr,
+                mu=mu,
+                sgd=self.sgd,
+                drift=None if self.drift is None else self.drift[j],
+                window=None if self.windows is None else self.windows[j],
+                terms=self.terms,
+                given={name: rows[j] for name, rows in self.given.items()},
+                probe=self.probe,
+            )
 
     def rows(self, keep: Tensor) -> Work:
         """The work of some of its rows (an index tensor)."""

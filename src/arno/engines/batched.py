@@ -58,14 +58,14 @@ class Batched(Serial):
             if reason := unsupported(self.problem, work):
                 raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
             delta, loss = torch.empty_like(work.start, memory_format=torch.contiguous_format), torch.zeros(len(work))
-            began = perf_counter()
+            began, jobs = perf_counter(), list(work.jobs())
             for rows in groups(self.problem, work):
-                delta[rows], loss[rows] = self._together(work, rows)
+                delta[rows], loss[rows] = self._together(work, rows, [jobs[j] for j in rows.tolist()])
             seconds = torch.full((len(work),), (perf_counter() - began) / len(work))
             yield work, Result(delta, loss, seconds)
 
     @torch.no_grad()
-    def _together(self, work: Work, rows: Tensor) -> tuple[Mat, Tensor]:
+    def _together(self, work: Work, rows: Tensor, jobs: Sequence[Job]) -> tuple[Mat, Tensor]:
         """Rows of one network shape, by falling number of steps: all of them step at once."""
         problem, sgd = self.problem, work.sgd
         assert isinstance(problem, Classification)
@@ -77,7 +77,7 @@ class Batched(Serial):
         w, total = start.clone(), torch.zeros(len(rows), dtype=torch.float64, device=start.device)
         velocity = torch.zeros_like(w) if sgd.momentum else None
         steps = work.steps[rows]
-        for step, (x, y, weight) in enumerate(batches(problem, [work.job(int(j)) for j in rows])):
+        for step, (x, y, weight) in enumerate(batches(problem, jobs)):
             live = len(y)
             p, rate = w[:live], lr[:live]
             g, losses = stack.gradient(p, x, y, weight)

@@ -190,8 +190,8 @@ class Processes:
         drift = firsts[1] if work.drift is not None else None
         given = dict(zip(work.given, firsts[1 if drift is None else 2 :], strict=True))
         rows = []
-        for j in range(n):
-            job = replace(work.job(j), start=EMPTY, drift=None, given={})
+        for j, job in enumerate(replace(work, drift=None, given={}).jobs()):
+            job = replace(job, start=EMPTY)
             start = firsts[0] if same else firsts[0] + j
             rows.append(
                 Row(

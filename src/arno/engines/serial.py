@@ -40,9 +40,9 @@ class Serial:
         """Train block after block."""
         for work in works:
             delta, loss, seconds, extra = work.start.new_empty(work.start.shape), [], [], []
-            for j in range(len(work)):
+            for j, job in enumerate(work.jobs()):
                 began = perf_counter()
-                delta[j], mean, more = self.client(work.job(j))
+                delta[j], mean, more = self.client(job)
                 loss.append(mean)
                 extra.append(more)
                 seconds.append(perf_counter() - began)
