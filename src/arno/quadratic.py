@@ -282,6 +282,11 @@ KINDS = {"rand": 1, "powd": 2, "cpowd": 2, "adapowd": 2, "rpowd": 3}
 
 
 def _by_numba(setting: Setting, cohorts: Array | None) -> Simulation:
+    return _finish(setting, *compiled(setting, cohorts))
+
+
+def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Array, Array, Array]:
+    """The rounds alone: path, cohorts, ρ(S(w̄), w̄) and ρ(S(w̄), w*)."""
     from . import quadratic_kernel as kernel
 
     study, q = setting.study, setting.instance
@@ -292,7 +297,8 @@ def _by_numba(setting: Setting, cohorts: Array | None) -> Simulation:
         found = setting.cohorts()
         assert found is not None
         forced = found.astype(np.int64)
-    path, chosen, rho, rho_star = kernel.simulate(
+    cumulated = np.cumsum(q.p)
+    found: tuple[Array, Array, Array, Array] = kernel.simulate(
         0 if len(forced) else KINDS[study.seltype],
         KINDS.get(study.seltype, 0),
         forced,
@@ -306,7 +312,8 @@ def _by_numba(setting: Setting, cohorts: Array | None) -> Simulation:
         setting.optima,
         setting.reported,
         q.p,
-        np.cumsum(q.p),
+        cumulated,
+        np.searchsorted(cumulated, np.arange(4 * study.num_users) / (4 * study.num_users) * cumulated[-1], "right"),
         np.uint64(setting.base),
         np.uint64(setting.rho_base),
         study.samples if study.rho else 0,
@@ -314,7 +321,7 @@ def _by_numba(setting: Setting, cohorts: Array | None) -> Simulation:
         study.lr,
         setting.star_losses,
     )
-    return _finish(setting, path, chosen, rho, rho_star)
+    return found
 
 
 def _by_numpy(settings: Sequence[Setting], cohorts: Array | None) -> list[Simulation]:
@@ -449,7 +456,7 @@ def _finish(setting: Setting, path: Array, chosen: Array, rho: Array, rho_star: 
         raise ArnoError(
             f"lr = {study.lr:g}", f"the model diverged in round {t}", "lower lr; see the warning about 2/max h"
         )
-    gap = 0.5 * np.einsum("ti,ij,tj->t", off, setting.curvature, off)
+    gap = 0.5 * ((off @ setting.curvature) * off).sum(1)
     d = study.candidates()
     asks = study.seltype in ("powd", "cpowd", "adapowd")
     evaluations = np.where(d > study.m, d, 0) if asks else np.zeros(study.epochs, np.int64)

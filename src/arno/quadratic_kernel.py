@@ -59,6 +59,55 @@ def sink(times, order, held, time, k):
 
 
 @helper
+def keep(best, held, m, scores, k):
+    """Put k among the m largest scores; the earlier of equals stays ahead. Returns how many are held."""
+    score = scores[k]
+    if held < m:
+        at, held = held, held + 1
+    elif score > scores[best[m - 1]]:
+        at = m - 1
+    else:
+        return held
+    while at > 0 and scores[best[at - 1]] < score:
+        best[at] = best[at - 1]
+        at -= 1
+    best[at] = k
+    return held
+
+
+@helper
+def sample(begin, p, cumulated, guide, scores, m, d, seen, stamp, times, best):
+    """The law of `choose` for the many samples of ρ, without logarithms: draws with replacement, repeats left out.
+
+    `guide` says where in `cumulated` the search for a number begins. Where repeats become many, the rest is raced for.
+    """
+    last, G = len(p) - 1, len(guide)
+    drawn, held, i = 0, 0, 0
+    while drawn < d and i < 4 * d:
+        u = uniform(begin, i)
+        i += 1
+        k = guide[int(u * G)]
+        u *= cumulated[last]
+        while k < last and cumulated[k] <= u:
+            k += 1
+        if seen[k] != stamp:
+            seen[k] = stamp
+            drawn += 1
+            held = keep(best, held, m, scores, k)
+    if drawn < d:
+        for k in range(last + 1):
+            times[k] = np.inf if seen[k] == stamp else -math.log(uniform(begin, i + k)) / p[k]
+        while drawn < d:
+            k = 0
+            for n in range(last + 1):
+                if times[n] < times[k]:
+                    k = n
+            times[k] = np.inf
+            drawn += 1
+            held = keep(best, held, m, scores, k)
+
+
+@helper
 def choose(begin, p, scores, m, d, ordered, times, order, best):
     """The d first of the race into `order`, of them the m with the largest scores into `best`."""
     K = len(p)
@@ -99,18 +148,7 @@ def choose(begin, p, scores, m, d, ordered, times, order, best):
                 sink(times, order, held, time, k)
     held = 0
     for i in range(min(d, K)):
-        k = order[i]
-        score = scores[k]
-        if held < m:
-            at, held = held, held + 1
-        elif score > scores[best[m - 1]]:
-            at = m - 1
-        else:
-            continue
-        while at > 0 and scores[best[at - 1]] < score:
-            best[at] = best[at - 1]
-            at -= 1
-        best[at] = k
+        held = keep(best, held, m, scores, order[i])
 
 
 @helper
@@ -150,7 +188,7 @@ def report(h, optima, w, k, le, lr, loss, factor):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def simulate(
-    kind, rule, forced, rounds, m, candidates, w0, step, pull, h, optima, factor, p, cumulated, base, rho_base,
+    kind, rule, forced, rounds, m, candidates, w0, step, pull, h, optima, factor, p, cumulated, guide, base, rho_base,
     samples, le, lr, star_losses,
 ):  # fmt: skip
     """All rounds. kind and rule: 0 given cohorts, 1 rand, 2 largest loss, 3 largest reported loss."""
@@ -162,9 +200,11 @@ def simulate(
     rho, rho_star = np.empty(rounds if samples else 0), np.empty(rounds if samples else 0)
     f, last, times = np.empty(K), np.empty(K), np.empty(K)
     order, ids, counts = np.empty(K, np.int64), np.empty(m, np.int64), np.empty(K)
+    seen = np.empty(K, np.int64)
     star = 0.0
     for k in range(K):
         last[k] = np.inf
+        seen[k] = -1
         star += p[k] * star_losses[k]
     for t in range(rounds):
         for j in range(dim):
@@ -182,8 +222,11 @@ def simulate(
                         ids[i] = forced[t, i]
                 elif rule == 1:
                     draw(other, cumulated, m, ids)
+                elif candidates[t] >= K and rule == 2:
+                    choose(other, p, f, m, candidates[t], False, times, order, ids)
                 else:
-                    choose(other, p, last if rule == 3 else f, m, candidates[t], rule == 3, times, order, ids)
+                    scores = last if rule == 3 else f
+                    sample(other, p, cumulated, guide, scores, m, candidates[t], seen, t * samples + s, times, ids)
                 for i in range(m):
                     counts[ids[i]] += 1.0
             here, there, mean = 0.0, 0.0, 0.0
