@@ -31,7 +31,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def literally(levels: list[Tensor], labels: list[int], tau: float, lam: float, pos: int, neg: int) -> float:
+def literally(
+    levels: list[Tensor], labels: list[int], tau: float, lam: float, pos: int, neg: int, a: float, b: float
+) -> float:
     """The definition, anchor by anchor, in Python's own arithmetic."""
     total = 0.0
     for features in levels:
@@ -42,10 +44,10 @@ def literally(levels: list[Tensor], labels: list[int], tau: float, lam: float, p
             theirs = sorted((sim[i][j] for j in range(len(labels)) if labels[j] != label), reverse=True)[:neg]
             if theirs:
                 against = sum(math.exp(s / tau) for s in theirs)
-                total -= sum(math.log(math.exp(p / tau) / (math.exp(p / tau) + against)) for p in mine) / len(mine)
+                total -= a * sum(math.log(math.exp(p / tau) / (math.exp(p / tau) + against)) for p in mine) / len(mine)
             others = [sim[i][j] for j in range(len(labels)) if labels[j] == label and j != i]
             s = min(others) if others and min(others) >= lam else -1.0
-            total -= math.log(math.exp(1 / tau) / (math.exp(1 / tau) + math.exp(s / tau)))
+            total -= b * math.log(math.exp(1 / tau) / (math.exp(1 / tau) + math.exp(s / tau)))
     return total / len(levels) / len(labels)
 
 
@@ -70,8 +72,16 @@ def test_the_term_is_its_definition(
         threshold=lam,
         positives=positives,
         negatives=negatives,
+        weight_contrastive=0.7,
+        weight_penalty=1.5,
     )
-    assert float(mine) == pytest.approx(literally(levels, labels, tau, lam, positives, negatives), rel=1e-9, abs=1e-12)
+    wanted = literally(levels, labels, tau, lam, positives, negatives, 0.7, 1.5)
+    assert float(mine) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def test_a_sample_is_its_own_likeness_even_without_features() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])  # each alone in its class: the positive is 1, the negative 0
+    assert float(relaxed_contrastive([x], torch.tensor([0, 1]))) < 1e-6
 
 
 def test_the_threshold_is_strict_and_does_not_move_with_rounding() -> None:
