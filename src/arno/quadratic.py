@@ -298,7 +298,7 @@ def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Arr
         assert found is not None
         forced = found.astype(np.int64)
     cumulated = np.cumsum(q.p)
-    found: tuple[Array, Array, Array, Array] = kernel.simulate(
+    out: tuple[Array, Array, Array, Array] = kernel.simulate(
         0 if len(forced) else KINDS[study.seltype],
         KINDS.get(study.seltype, 0),
         forced,
@@ -321,7 +321,7 @@ def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Arr
         study.lr,
         setting.star_losses,
     )
-    return found
+    return out
 
 
 def _by_numpy(settings: Sequence[Setting], cohorts: Array | None) -> list[Simulation]:

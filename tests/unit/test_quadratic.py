@@ -127,8 +127,8 @@ def test_compiled_and_vectorised_agree(k: int, d: int, seltype: str) -> None:
     a, b = simulate(study, backend="numba"), simulate(study, backend="numpy")
     assert (a.chosen == b.chosen).all()
     assert np.allclose(a.path, b.path, rtol=1e-12)
-    assert a.rho.mean() == pytest.approx(b.rho.mean(), rel=0.03)  # the same law by different draws
-    assert a.rho_star.mean() == pytest.approx(b.rho_star.mean(), rel=0.03)
+    for x in (a.rho - b.rho, a.rho_star - b.rho_star):  # the same law by different draws
+        assert abs(x.mean()) < 4 * x.std() / len(x) ** 0.5 + 1e-9
 
 
 def test_rho_of_selection_by_share_is_one() -> None:
