@@ -209,7 +209,7 @@ class Setting:
         s = self.study
         if s.seltype == "rand":
             cumulated = np.cumsum(self.instance.p)
-            u = np.array([uniforms(self.base, t, s.m) for t in range(s.epochs)]) * cumulated[-1]
+            u = uniforms(self.base, np.arange(s.epochs), s.m) * cumulated[-1]
             drawn: Array = np.searchsorted(cumulated, u, side="right").clip(max=s.num_users - 1)
             return drawn
         if s.seltype == "roundrobin":
@@ -271,7 +271,8 @@ def sweep(
     """Run many studies: compiled, one per core at a time; or in NumPy, all that have a shape in common at once."""
     settings = [Setting.of(study, instance) for study in studies]
     if backend == "auto":
-        backend = "numba" if find_spec("numba") else "numpy"
+        scanned = len(studies) == 1 and not studies[0].rho and "powd" not in studies[0].seltype
+        backend = "numba" if find_spec("numba") and not scanned else "numpy"  # a scan is not worth numba's import
     if backend == "numpy":
         return _by_numpy(settings, cohorts)
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
@@ -414,13 +415,13 @@ def _sampled(setting: Setting, t: int, scores: Array, d: int, blind: bool, force
     s, p = setting.study, setting.instance.p
     if s.seltype == "rand":
         cumulated = np.cumsum(p)
-        u = np.array([uniforms(setting.rho_base, t * s.samples + i, s.m) for i in range(s.samples)])
+        u = uniforms(setting.rho_base, t * s.samples + np.arange(s.samples), s.m)
         ids = np.searchsorted(cumulated, u * cumulated[-1], side="right").clip(max=s.num_users - 1)
     elif blind:
         assert forced is not None
         ids = np.repeat(forced[t][None], s.samples, 0)
     else:
-        u = np.stack([uniforms(setting.rho_base, t * s.samples + i, s.num_users) for i in range(s.samples)])
+        u = uniforms(setting.rho_base, t * s.samples + np.arange(s.samples), s.num_users)
         ids = _worst(race(u, p), np.broadcast_to(scores, u.shape), np.full(s.samples, d), s.m)
     return np.bincount(ids.ravel(), minlength=s.num_users)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..errors import ArnoError
 
-_ALL = 2**64 - 1
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -51,18 +50,16 @@ def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
     return np.rint(d * (m / d) ** share).astype(np.int64).clip(min=m)
 
 
-def uniforms(base: int, t: int, n: int) -> np.ndarray:
-    """n numbers in (0, 1): the t-th stream of the key `base`.
+def uniforms(base: int, t: int | np.ndarray, n: int) -> np.ndarray:
+    """n numbers in (0, 1): the t-th stream of the key `base`; a row per stream for an array of them.
 
     >>> a, b = uniforms(7, 0, 100_000), uniforms(7, 1, 100_000)
     >>> round(float(a.mean()), 2), round(float(a.std() ** 2 * 12), 2), round(abs(float(np.corrcoef(a, b)[0, 1])), 1)
     (0.5, 1.0, 0.0)
     """
-    begin = np.uint64(_scramble((base + (t + 1) * _STEP) & _ALL))
-    z = begin + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
-    z ^= z >> np.uint64(31)
+    begin = np.asarray(t, dtype=np.uint64)[..., None] + np.uint64(1)
+    begin = _scramble(begin * np.uint64(_STEP) + np.uint64(base))
+    z = _scramble(begin + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP))
     out: np.ndarray = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return out
 
@@ -98,7 +95,8 @@ def heaviest(scores: np.ndarray, m: int) -> np.ndarray:
     return chosen
 
 
-def _scramble(z: int) -> int:
-    z = ((z ^ (z >> 30)) * _MIX1) & _ALL
-    z = ((z ^ (z >> 27)) * _MIX2) & _ALL
-    return z ^ (z >> 31)
+def _scramble(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
+    out: np.ndarray = z ^ (z >> np.uint64(31))
+    return out

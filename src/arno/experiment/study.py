@@ -20,7 +20,6 @@ from ..errors import ArnoError, unknown
 from ..quadratic import Simulation, Study, simulate, sweep, too_fast
 from ..report.pictures import COLOURS, figure
 from ..version import __version__
-from .compare import _values as values
 from .config import parse
 from .folder import RunFolder, _write_parquet
 from .tracking import Tracking, asked
@@ -35,6 +34,7 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     >>> [(s.label, s.seed) for s in grid]
     [('rand', 0), ('rand', 1), ('powd d=9', 0), ('powd d=9', 1)]
     """
+    values = _grid if any(mark in text for text in overrides for mark in (",", "..")) else lambda text: [text]
     known = [f.name for f in fields(Study)]
     keys, choices, own = [], [], {}
     for text in overrides:
@@ -53,6 +53,12 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
             settings.pop("powd", None)  # a number of candidates means nothing to the others
         grid[make(settings)] = None
     return list(grid), own
+
+
+def _grid(text: str) -> list[str]:
+    from .compare import _values
+
+    return list(_values(text))
 
 
 def make(settings: dict[str, Any]) -> Study:
