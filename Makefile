@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
 .PHONY: help demo test lint format bench docs clean
@@ -16,16 +17,16 @@ demo: $(VENV)/.installed  ## compare FedAvg and FedProx on skewed digits, over t
 test: lint  ## lint, type check and tests
 	$(BIN)/pytest
 
-lint: $(VENV)/.installed  ## format, lint and type check
+lint: $(VENV)/.dev  ## format, lint and type check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed  ## put the code into shape
+format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed  ## run every benchmark and print what it measures
+bench: $(VENV)/.dev  ## run every benchmark and print what it measures
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 docs: $(VENV)/.docs  ## build the documentation into site/
@@ -40,10 +41,10 @@ $(VENV)/bin/python:
 
 # torch first and alone: where a build of this version is at hand (a CPU wheel, say), pip takes that one.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) $(TORCH)
+	$(PIP) -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+$(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[$*]'
 	@touch $@
