@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
+    small = (*small, "engine=serial")
     run = arno("run", *small, "out=it").folder
     assert {p.name for p in run.iterdir()} == {
         "config.yaml",
@@ -55,7 +56,7 @@ def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
 
 
 def _order(word: str) -> int:
-    keys = ["model", "clients", "participation", "rounds", "checkpoint.every"]
+    keys = ["model", "engine", "clients", "participation", "rounds", "checkpoint.every"]
     return keys.index(word.split("=")[0])
 
 
