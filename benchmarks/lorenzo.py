@@ -64,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     overrides = ["method=lorenzo", *data(options.samples), "model=simple5layercnn", "clients=10", "partition.alpha=0.5"]
-    overrides += ["local.batch_size=64", "method.min_batches=0"]
+    overrides += ["local.batch_size=64", "method.min_batches=0", "engine=serial"]
     fed = build.federation(config.plain(config.compose(overrides)))
     fed.round()  # the bootstrap; not measured
 

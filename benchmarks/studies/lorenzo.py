@@ -98,6 +98,7 @@ class Cell:
             method=ARMS[self.arm](),
             data="fashion_mnist",
             model="lenet5",
+            engine="serial",
             clients=10,
             rounds=self.rounds if self.sequential else self.rounds + 1,
             local={"epochs": 5, "batch_size": 32, "lr": 0.05, "weight_decay": 1e-4},
