@@ -225,3 +225,19 @@ def test_weighted_f1_is_that_of_scikit_learn():
         confusion = torch.bincount(truth * classes + guess, minlength=classes**2).view(classes, classes)
         expected = f1_score(truth.numpy(), guess.numpy(), average="weighted", zero_division=0)
         assert weighted_f1(confusion) == pytest.approx(expected, abs=1e-12)
+
+
+def test_channels_last_is_taken_where_it_is_safe():
+    """GroupNorm in that layout corrupts memory in torch's backward pass: never by default, and not when asked for."""
+    part = Partition(torch.arange(4), torch.tensor([0, 4]))
+
+    def problem(name, **settings):
+        x = torch.zeros(4, *SHAPES[name], dtype=torch.uint8)
+        return Classification(x, torch.arange(4), part, lambda: build(name), classes=10, **settings)
+
+    assert problem("lenet5").channels_last
+    assert not problem("lenet5", channels_last=False).channels_last
+    assert not problem("mlp").channels_last
+    assert not problem("resnet18").channels_last
+    with pytest.raises(ArnoError, match=r"channels_last = true with GroupNorm"):
+        problem("resnet18", channels_last=True)

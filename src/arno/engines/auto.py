@@ -26,6 +26,7 @@ from ..errors import ArnoError
 from ..models.linear import MLP
 from . import engines
 from .batched import Batched, unsupported
+from .malloc import keep_memory
 from .processes import processes
 from .serial import Serial
 
@@ -40,6 +41,7 @@ def auto(problem: Problem, *, cores: int = 0) -> Auto:
     """
     if cores < 0:
         raise ArnoError(f"engine.cores = {cores}", "it must not be negative", "use 0 for all cores")
+    keep_memory()
     return Auto(problem, cores or os.cpu_count() or 1)
 
 

@@ -13,6 +13,7 @@ from ..core.local import Learner, Problem, train
 from ..core.work import Job, Result, Vec, Work
 from ..errors import ArnoError
 from . import engines
+from .malloc import keep_memory
 
 
 @engines.register("serial", equality="reference")
@@ -24,6 +25,7 @@ def serial(problem: Problem, *, threads: int = 1) -> Serial:
     if threads < 1:
         raise ArnoError(f"engine.threads = {threads}", "it must be at least 1", "try engine.threads=1")
     torch.set_num_threads(threads)
+    keep_memory()
     return Serial(problem)
 
 

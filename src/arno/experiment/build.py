@@ -59,16 +59,19 @@ def classification(config: dict[str, Any]) -> Classification:
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
+    model = dict(config["model"])
+    channels_last = model.pop("channels_last")
     return Classification(
         dataset.x[train] if len(held_out) else dataset.x,
         dataset.y[train] if len(held_out) else dataset.y,
         partition,
-        lambda: registry("model").build(config["model"], dataset.shape, dataset.n_classes),
+        lambda: registry("model").build(model, dataset.shape, dataset.n_classes),
         transform=dataset.transform(),
         splits=splits,
         classes=dataset.n_classes,
         name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=dataset.fingerprint(),
+        channels_last=channels_last,
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
         seed=config["seed"],

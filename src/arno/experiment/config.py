@@ -95,7 +95,10 @@ class Config:
 
 GROUPS = ("method", "problem", "data", "partition", "model", "select", "engine")
 #: Settings of a group that its factories need not know.
-COMMON = {"data": {"val": (float | None, None)}}
+COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
+    "data": {"val": (float | None, None)},
+    "model": {"channels_last": (bool | None, None)},
+}
 #: Changing these between the parts of a run does not change what is computed.
 FREE = ("rounds", "eval", "checkpoint", "track", "out", "state")
 

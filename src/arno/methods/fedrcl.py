@@ -216,7 +216,7 @@ def count_levels(fed: Federation) -> int:
     found: list[Tensor] = []
     with torch.no_grad():
         network = problem.model(fed.w)
-        network.embed(problem.transform.normalise(problem.x[:1], problem.dtype), found)  # type: ignore[operator]
+        network.embed(problem.inputs(problem.x[:1]), found)  # type: ignore[operator]
     return len(found)
 
 

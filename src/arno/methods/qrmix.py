@@ -336,7 +336,7 @@ def last_layer(learner: ClassificationLearner, client: int) -> tuple[Tensor, Ten
     try:
         with torch.no_grad():
             rows = problem.partition[client].to(problem.device)
-            outputs = [module(problem.transform.normalise(problem.x[r], problem.dtype)) for r in rows.split(EVAL_BATCH)]
+            outputs = [module(problem.inputs(problem.x[r])) for r in rows.split(EVAL_BATCH)]
     finally:
         hook.remove()
         module.train()
