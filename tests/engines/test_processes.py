@@ -18,6 +18,7 @@ from arno.errors import ArnoError
 from arno.experiment import build
 from arno.experiment.config import compose, plain
 from arno.methods import methods
+from arno.registry import load_target
 from arno.selection import Uniform
 
 SETTINGS = {
@@ -36,9 +37,13 @@ def digits():
 
 
 @pytest.fixture(scope="module", params=["fork", "spawn"])
-def parallel(request, digits):
+def parallel(request, digits, tmp_path_factory):
     if request.param == "fork" and not hasattr(os, "fork"):
         pytest.skip("no fork here")
+    gone = tmp_path_factory.mktemp("targets") / "gone.py"  # a user's file that was imported once and is no longer there
+    gone.write_text("def factory():\n    return []\n")
+    load_target(f"{gone}:factory")
+    gone.unlink()
     engine = Processes(digits, 2, request.param)
     yield engine
     engine.close()

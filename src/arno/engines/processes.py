@@ -337,7 +337,8 @@ class Package:
 def unpack(targets: list[str], problem: bytes) -> Problem:
     """The problem, in the worker; the bytes come from the parent through its own pipe, never from a file."""
     for target in targets:
-        load_target(target)
+        with suppress(ArnoError):  # a file that is gone by now, and that this problem may not need
+            load_target(target)
     unpacked: Problem = pickle.loads(problem)
     return unpacked
 
