@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -88,8 +89,10 @@ class Cell:
 
     def run(self) -> None:
         manifest = self.path / "manifest.json"
-        if manifest.exists() and json.loads(manifest.read_text())["status"] == "done":
-            return
+        if manifest.exists():
+            if json.loads(manifest.read_text())["status"] == "done":
+                return
+            shutil.rmtree(self.path)  # it was stopped in the middle
         arno.run(
             f"data.root={DATA / 'fashion-mnist'}",
             "data.limit=12000",
@@ -195,6 +198,7 @@ def draw(cells: dict[tuple[str, float], list[Cell]], path: Path) -> None:
                     width = points[..., 1].std(0)
                     axis.fill_between(x, y - width, y + width, color=colour, alpha=0.12, lw=0)
             axis.set(xlabel=label, ylabel="test F1", title=f"α = {alpha}")
+            axis.xaxis.get_major_locator().set_params(integer=True)
             axis.grid(alpha=0.3)
     axes[0][0].legend(frameon=False, fontsize=8)
     fig.savefig(path, dpi=120)
