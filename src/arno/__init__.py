@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .core.part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
+    from .experiment.comparison import Comparison
     from .experiment.run import RunResult, resume, run
 
 #: Where the public names live; they are imported on first use, so that `import arno` costs nothing.
@@ -28,13 +29,14 @@ _HOMES = {
     "SGD": "core.work",
     "Result": "core.work",
     "Work": "core.work",
+    "Comparison": "experiment.comparison",
     "RunResult": "experiment.run",
     "resume": "experiment.run",
     "run": "experiment.run",
 }
 
-__all__ = ["SGD", "ArnoError", "ClientTable", "Federation", "Local", "Part", "Result", "RunResult", "Work"]
-__all__ += ["__version__", "resume", "run"]
+__all__ = ["SGD", "ArnoError", "ClientTable", "Comparison", "Federation", "Local", "Part", "Result", "RunResult"]
+__all__ += ["Work", "__version__", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,331 @@
+"""What a comparison found: runs in groups that differ only in their seed, as tables of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..errors import ArnoError
+from ..report import statistics
+from . import config as configs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .run import RunResult
+
+#: The record of a comparison in its folder, and of a cell that failed in the cell's.
+RECORD, FAILURE = "compare.json", "failure.json"
+#: What a comparison may be about, the first that was recorded is; and of which of them less is better.
+METRICS = {"test_f1": "test F1", "test_accuracy": "test accuracy", "test_loss": "test loss", "gap": "F(w) − F(w*)"}
+LESS = ("test_loss", "train_loss", "val_loss", "gap", "distance")
+#: Settings that do not make another group.
+APART = ("seed", "out", "engine", "checkpoint", "track", "state")
+WORST = "client_accuracy_worst_decile"
+
+
+class Lost(NamedTuple):
+    """A cell without a result, and why."""
+
+    reason: str
+    diverged: bool
+
+
+@dataclass
+class Group:
+    """The runs that differ only in their seed.
+
+    name: what is compared, mostly the method. setting: where it is compared, empty if there is only one.
+    runs, lost: by seed.
+    """
+
+    name: str
+    setting: str = ""
+    runs: dict[int, RunResult] = field(default_factory=dict)
+    lost: dict[int, Lost] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and setting."""
+        return f"{self.name} {self.setting}".strip()
+
+
+class Settings(NamedTuple):
+    """What all runs have in common, and by label in what they differ (but for the seed)."""
+
+    shared: dict[str, Any]
+    differing: dict[str, dict[str, Any]]
+
+
+class Comparison:
+    """Groups of runs, the first of each setting being the reference.
+
+    groups: the runs by label. history: one row per run and round. scores(): one row per run. table(): one row per
+    group. differences(): one row per group but the reference, paired by seed.
+    """
+
+    def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
+        self.members, self.path, self.record = list(members), path, dict(record or {})
+        if not self.members:
+            raise ArnoError(f"{path or 'no runs'}", "there is nothing to compare", "give the folders of finished runs")
+
+    def __repr__(self) -> str:
+        return f"Comparison({list(self.groups)}, seeds={self.seeds})"
+
+    @classmethod
+    def open(cls, path: Path | str) -> Comparison:
+        """The finished cells in the folder of `arno compare`, in the order of its grid."""
+        path = Path(path)
+        try:
+            record = json.loads((path / RECORD).read_text())
+        except (OSError, ValueError):
+            folders = sorted(p.parent for p in path.glob("*/manifest.json"))
+            if not folders:
+                raise ArnoError(f"{path}", "holds no runs", "give the folder that arno compare printed last") from None
+            return cls.of(folders)
+        members: dict[tuple[str, str], Group] = {}
+        for cell in record["cells"]:
+            group = members.setdefault((cell["name"], cell["setting"]), Group(cell["name"], cell["setting"]))
+            _add(group, path / cell["folder"], cell["seed"], only_done=True)
+        return cls(list(members.values()), path, record)
+
+    @classmethod
+    def of(cls, paths: Iterable[Path | str]) -> Comparison:
+        """Runs grouped by what they differ in besides the seed; the first run's group is the reference."""
+        from .run import RunResult
+
+        folders = [Path(path) for path in paths]
+        if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
+            return cls.open(folders[0])
+        flat = [dict(configs._flat(RunResult(path).config)) for path in folders]
+        members: dict[tuple[str, str], Group] = {}
+        for path, config, (name, setting) in zip(folders, flat, _names(flat), strict=True):
+            group = members.setdefault((name, setting), Group(name, setting))
+            seed = config["seed"]
+            if seed in group.runs or seed in group.lost:
+                raise ArnoError(f"{path}", f"{group.label} with seed {seed} is given twice", "leave one of them out")
+            _add(group, path, seed)
+        return cls(list(members.values()))
+
+    @property
+    def groups(self) -> dict[str, list[RunResult]]:
+        """The runs that count, by label."""
+        return {group.label: list(group.runs.values()) for group in self.members}
+
+    @property
+    def seeds(self) -> list[int]:
+        """Every seed of some run."""
+        return sorted({seed for group in self.members for seed in (*group.runs, *group.lost)})
+
+    @property
+    def places(self) -> list[str]:
+        """The settings within which groups are compared."""
+        return list(dict.fromkeys(group.setting for group in self.members))
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """Every run's `metrics.jsonl`: label, name, setting, seed, round and what the round recorded."""
+        import pandas as pd
+
+        pieces = []
+        for group in self.members:
+            for seed, run in group.runs.items():
+                rows = run.history.reset_index()
+                mine = {"label": group.label, "name": group.name, "setting": group.setting, "seed": seed}
+                pieces.append(pd.concat([pd.DataFrame(mine, index=rows.index), rows], axis=1))
+        return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["label", "seed", "round"])
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The runs' settings, flat."""
+        flat = {
+            group.label: dict(configs._flat(next(iter(group.runs.values())).config))
+            for group in self.members
+            if group.runs
+        }
+        keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
+        same = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) == 1]
+        first = next(iter(flat.values()), {})
+        return Settings(
+            {key: first[key] for key in same},
+            {label: {k: c[k] for k in keys if k not in same and k in c} for label, c in flat.items()},
+        )
+
+    @property
+    def metric(self) -> str:
+        """The score that is compared unless another is asked for."""
+        if self.record.get("metric"):
+            return str(self.record["metric"])
+        return next((name for name in METRICS if name in self.history), "train_loss")
+
+    def scores(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
+        """One row per run: final, best (by validation, never by test) and area under the curve of the metric, the worst
+        decile of the clients, what it took to reach the target (NaN: never reached) or in all, and the seconds.
+        """
+        import pandas as pd
+
+        metric, target = metric or self.metric, self.record.get("target") if target is None else target
+        rows = []
+        for group in self.members:
+            for seed, run in group.runs.items():
+                mine = {"label": group.label, "name": group.name, "setting": group.setting, "seed": seed}
+                rows.append(mine | _scores(run, metric, target))
+        return pd.DataFrame(rows)
+
+    def table(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
+        """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score; best final first
+        within a setting. `winner` is true where the paired intervals say so.
+        """
+        import pandas as pd
+
+        metric = metric or self.metric
+        scores, rows = self.scores(target, metric), []
+        for group in self.members:
+            mine = scores[scores["label"] == group.label] if len(scores) else scores
+            row: dict[str, Any] = {"setting": group.setting, "name": group.name, "label": group.label}
+            row |= {"seeds": len(group.runs), "diverged": sum(lost.diverged for lost in group.lost.values())}
+            row["failed"] = len(group.lost) - row["diverged"]
+            row["winner"] = group.label in self.winners(metric)
+            for name in [column for column in scores.columns if column not in ("label", "name", "setting", "seed")]:
+                s = statistics.summary([float(x) for x in mine[name] if not isnan(x)])
+                row |= {name: s.mean, f"{name}_std": s.std, f"{name}_low": s.low, f"{name}_high": s.high}
+                if name == "rounds":
+                    row["reached"] = s.n
+            rows.append(row)
+        frame = pd.DataFrame(rows)
+        if "final" not in frame:
+            return frame
+        order = frame.assign(_place=frame["setting"].map(self.places.index), _final=frame["final"] * _sign(metric))
+        ranked = order.sort_values(["_place", "_final"], ascending=[True, False], kind="stable").index
+        return frame.loc[ranked].reset_index(drop=True)
+
+    def differences(self, metric: str | None = None, test: Literal["t", "wilcoxon"] = "t") -> pd.DataFrame:
+        """One row per group but the reference of its setting: the paired difference of the final scores over the seeds
+        that both have, its 95 % interval, p and Holm's corrected p over all rows.
+        """
+        import pandas as pd
+
+        compute, rows = {"t": statistics.paired_t, "wilcoxon": statistics.wilcoxon}[test], []
+        for place in self.places:
+            (reference, *others), finals = self._within(place), self.finals(metric)
+            for group in others:
+                gaps = statistics.differences(finals[group.label], finals[reference.label])
+                s = statistics.summary(gaps)
+                row: dict[str, Any] = {"setting": place, "name": group.name, "label": group.label}
+                row |= {"reference": reference.name, "pairs": s.n, "difference": s.mean, "std": s.std}
+                rows.append(row | {"low": s.low, "high": s.high, "p": compute(gaps)})
+        for row, p in zip(rows, statistics.holm([row["p"] for row in rows]), strict=True):
+            row["p_holm"] = p
+        return pd.DataFrame(rows)
+
+    def finals(self, metric: str | None = None) -> dict[str, dict[int, float]]:
+        """The metric after the last round, by label and seed."""
+        name = metric or self.metric
+        return {g.label: {seed: _curve(run, name)[1][-1] for seed, run in g.runs.items()} for g in self.members}
+
+    def winners(self, metric: str | None = None) -> list[str]:
+        """The label, in each setting that has one, of the group that is better than every other."""
+        finals, sign = self.finals(metric), _sign(metric or self.metric)
+        found = []
+        for place in self.places:
+            there = {g.label: {seed: sign * x for seed, x in finals[g.label].items()} for g in self._within(place)}
+            best = statistics.winner(there)
+            if best is not None and not any(g.lost for g in self.members if g.label == best):
+                found.append(best)
+        return found
+
+    def _within(self, place: str) -> list[Group]:
+        return [group for group in self.members if group.setting == place]
+
+
+def _sign(metric: str) -> int:
+    return -1 if metric in LESS else 1
+
+
+def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
+    """Put a run, or the reason why there is none, into its group; one that goes on still is neither."""
+    lost = failure(path)
+    if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
+        from .run import RunResult
+
+        run = RunResult(path)
+        if only_done and run.folder.manifest()["status"] != "done":
+            return
+        lost = _diverged(run)
+        if lost is None:
+            group.runs[seed] = run
+    if lost is not None:
+        group.lost[seed] = lost
+
+
+def failure(path: Path) -> Lost | None:
+    """Why a cell has no result, as it was recorded when it failed."""
+    try:
+        found = json.loads((path / FAILURE).read_text())
+    except (OSError, ValueError):
+        return None
+    return Lost(found["reason"], found["diverged"])
+
+
+def _diverged(run: RunResult) -> Lost | None:
+    """A run may go on to its end with a model that has no finite loss."""
+    last = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
+    odd = [name for name in (*METRICS, *LESS) if not isfinite(last.get(name, 0))]
+    return Lost(f"{odd[0]} is not finite after the last round", True) if odd else None
+
+
+def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What is compared, and where, in runs of these settings: methods if there are several, else whatever differs."""
+    kinds = [config["method.kind"] for config in flat]
+    several = len(set(kinds)) > 1
+    keys = {key: None for config in flat for key in config if key.split(".")[0] not in APART and key != "method.kind"}
+
+    def differing(config: Mapping[str, Any], among: Sequence[Mapping[str, Any]], own: bool) -> str:
+        mine = [k for k in keys if k in config and k.startswith("method.") == own]
+        varied = [k for k in mine if len({repr(other.get(k)) for other in among}) > 1]
+        return " ".join(f"{k.removesuffix('.kind')}={configs.written(config[k])}" for k in varied)
+
+    found = []
+    for config, kind in zip(flat, kinds, strict=True):
+        own = differing(config, [other for other in flat if other["method.kind"] == kind], own=True)
+        rest = differing(config, flat, own=False)
+        words = [kind, own] if several else [own, rest]
+        found.append((" ".join(filter(None, words)) or kind, rest if several else ""))
+    return found
+
+
+def _scores(run: RunResult, metric: str, target: float | None) -> dict[str, float]:
+    """A run in numbers."""
+    rows, (rounds, values) = run.history, _curve(run, metric)
+    out = {"final": values[-1], "best": statistics.NAN}
+    held_out = metric.replace("test_", "val_")
+    if metric.startswith("test_") and held_out in rows:
+        held_rounds, held = _curve(run, held_out)
+        chosen = max(zip(held_rounds, held, strict=True), key=lambda at: _sign(metric) * at[1])[0]
+        out["best"] = dict(zip(rounds, values, strict=True))[chosen]
+    first = next(
+        (i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1
+    )  # a round 0 is extra work of a method's own
+    out["area"] = statistics.area(rounds[first:], values[first:], run.config["rounds"])
+    out["worst_decile"] = float(rows[WORST].dropna().iloc[-1]) if WORST in rows else statistics.NAN
+    hits = rows[metric] * _sign(metric) >= (target or 0) * _sign(metric)
+    reached = None if target is None else next((i for i, hit in enumerate(hits) if hit), None)
+    at = len(rows) - 1 if target is None else reached
+    for name, column in (("steps", "local_steps"), ("bytes", "uploaded_bytes")):
+        out[name] = statistics.NAN if at is None or column not in rows else float(rows[column].iloc[at])
+    out["rounds"] = statistics.NAN if at is None else at + 1.0
+    return out | {"seconds": float(rows["seconds"].sum())}
+
+
+def _curve(run: RunResult, metric: str) -> tuple[list[float], list[float]]:
+    """The rounds in which the metric was recorded, and its values."""
+    if metric not in run.history:
+        known = [str(name) for name in run.history.columns]
+        raise ArnoError(f"metric = {metric}", f"{run.path} did not record it", f"there are {', '.join(known)}")
+    column = run.history[metric].dropna()
+    return [float(t) for t in column.index], [float(x) for x in column]
