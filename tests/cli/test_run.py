@@ -116,6 +116,17 @@ def test_per_client_accuracy_on_request(arno, small):
     mean, std, worst = (row[f"client_accuracy_{name}"] for name in ("mean", "std", "worst_decile"))
     assert 0 <= worst <= mean <= 1
     assert std > 0
+    deciles = [row[f"client_accuracy_p{q}"] for q in range(0, 101, 10)]
+    assert deciles == sorted(deciles)
+    assert deciles[0] == worst  # of five clients the worst tenth is the worst
+    assert deciles[0] < mean < deciles[-1]
+
+
+def test_who_holds_what_is_kept_with_the_run(arno, small):
+    result = package.RunResult(arno("run", *small, "out=it").folder)
+    partition, labels = result.problem.partition, result.problem.y
+    for k, row in enumerate(result.counts):
+        assert row.tolist() == torch.bincount(labels[partition[k]], minlength=10).tolist()
 
 
 def test_evaluation_is_not_done_between_and_always_at_the_end(arno, small):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from arno.core.federation import Federation, Local
+from arno.core.federation import Federation, Local, cosines
 from arno.core.layout import Layout, bind, flatten
 from arno.core.part import Part
 from arno.core.table import ClientTable, refuse_if_too_large
@@ -131,10 +131,25 @@ def test_buffers_are_averaged_plainly_and_untouched_by_the_server():
     )
     assert problem.layout.size - problem.layout.d == 6
     fed = Federation(problem, local=Local(lr=0.1, batch_size=6), weighting="uniform", server_lr=0.25)
-    fed.round()
+    before, taken = fed.w[: fed.layout.d].clone(), fed.round().clients
     mean = fed.layout.views(fed.w)["norm.running_mean"]
     clients = problem.transform.normalise(problem.x, torch.float64).view(2, 6, 3).mean(1)
     assert torch.allclose(mean, 0.1 * clients.mean(0))  # momentum 0.1 of BatchNorm, not the server's 0.25
+    [a, b], [c, same] = taken["delta_norm"], taken["delta_cosine"]
+    step = (fed.w[: fed.layout.d] - before) / 0.25  # ½ Δ_0 + ½ Δ_1, without buffers
+    assert c == pytest.approx((4 * float(step @ step) - a * a - b * b) / (2 * a * b))  # the law of cosines
+    assert c == pytest.approx(same)
+
+
+def test_a_client_alone_has_no_cosine_and_weights_count():
+    alone, p = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)), torch.tensor([0.3])
+    assert cosines(alone, p, p @ alone, alone.norm(dim=1)).isnan().all()
+    rows, p = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    rows[3] = 0
+    found = cosines(rows, p, p @ rows, rows.norm(dim=1))
+    others = torch.stack([p @ rows - p[k] * rows[k] for k in range(3)])
+    assert torch.allclose(found[:3], torch.cosine_similarity(rows[:3], others), atol=1e-6)
+    assert found[3].isnan()
 
 
 def test_a_table_on_disk_is_the_table_in_memory(tmp_path):

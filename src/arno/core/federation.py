@@ -15,7 +15,7 @@ from .local import Problem
 from .part import Ids, Part
 from .table import ClientTable, refuse_if_too_large
 from .values import PerClient, Values
-from .work import SGD, Result, Vec, Work
+from .work import SGD, Mat, Result, Vec, Work
 
 #: A block holds at most this many numbers, so that memory does not grow with the cohort.
 BLOCK = 2**24
@@ -132,10 +132,10 @@ class Federation:
             dv = work.weight @ out.delta
             tail += dv[self.layout.d :]
             out.delta[:, self.layout.d :] = 0
+            record.add(work, out, dv[: self.layout.d])
             for part in self.parts:
                 dv = part.receive(work, out, dv)
             v += dv
-            record.add(work, out)
         for part in self.parts:
             v = part.finish(t, v)
         step = self.server_lr * v
@@ -259,9 +259,9 @@ class Round:
         self.numbers: dict[str, float] = {}
         self.clients: dict[str, list[Any]] = {}
 
-    def add(self, work: Work, out: Result) -> None:
-        """Note a block."""
-        window = work.windows
+    def add(self, work: Work, out: Result, mean: Vec) -> None:
+        """Note a block; `mean` is Σ p_k Δ_k over it, without buffers."""
+        window, norm = work.windows, out.delta.norm(dim=1)
         size = out.delta.shape[1]
         row = {
             "client": work.clients.tolist(),
@@ -270,10 +270,25 @@ class Round:
             "steps": work.steps.tolist(),
             "lr": work.lr.tolist(),
             "loss": out.loss.tolist(),
-            "delta_norm": out.delta.norm(dim=1).tolist(),
+            "delta_norm": norm.tolist(),
+            "delta_cosine": cosines(out.delta[:, : len(mean)], work.weight, mean, norm).tolist(),
             "uploaded": [size if window is None else len(window[j].index) for j in range(len(work))],
             "seconds": out.seconds.tolist(),
             **{name: column.tolist() for name, column in out.notes.items()},
         }
         for name, values in row.items():
             self.clients.setdefault(name, []).extend(values)
+
+
+def cosines(rows: Mat, weight: Tensor, mean: Vec, norm: Tensor) -> Tensor:
+    """The cosine between each row and the weighted sum of the *other* rows; NaN for a row alone or a zero.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -2.0]])
+    >>> p = torch.tensor([0.5, 0.25, 0.25])
+    >>> cosines(rows, p, p @ rows, rows.norm(dim=1)).round(decimals=4)
+    tensor([ 0.7071,  0.0000, -0.3162])
+    """
+    dot, own = rows @ mean, weight * norm**2
+    others = (mean @ mean - weight * (2 * dot - own)).clamp(min=0).sqrt()  # ‖mean − p_k Δ_k‖
+    known = (others > 1e-2 * weight * norm) & (norm > 0)  # less is rounding, not direction
+    return torch.where(known, (dot - own) / (norm * others), torch.nan).clamp(-1, 1)

@@ -13,6 +13,8 @@ from .table import ClientTable
 from .work import Result, Vec, Work
 
 if TYPE_CHECKING:
+    from ..experiment.run import RunResult
+    from ..report.panel import Panel
     from .federation import Federation
 
 #: Client ids: everybody is a `range`, so that a million clients cost nothing until some are chosen.
@@ -72,6 +74,10 @@ class Part:
 
     def draw(self, run: Path) -> None:
         """After the last round: pictures of one's own, from the records in the run's folder."""
+
+    def panels(self, run: RunResult) -> list[Panel]:
+        """What `arno report` shows of this part: pictures as data, from a run's records. `start` was not called."""
+        return []
 
     def state(self) -> dict[str, Any]:
         """Everything that `start` set and that is not derived."""

@@ -8,14 +8,21 @@ import platform
 import secrets
 from contextlib import suppress
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from omegaconf import OmegaConf
 
 from ..errors import ArnoError
 from ..version import __version__
 from . import config as configs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Clients × classes beyond which a run does not keep its counts (8 MB).
+COUNTS = 2_000_000
 
 
 class RunFolder:
@@ -77,13 +84,31 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file whole or not at all."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """The same with bytes."""
         temporary = self.path / f"{name}.part"
         try:
-            temporary.write_text(text)
+            temporary.write_bytes(data)
             temporary.replace(self.path / name)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
+
+    def write_counts(self, counts: Tensor) -> None:
+        """Put down who holds how much of which class, `counts.npy`, unless that is too much to keep with a run."""
+        import numpy as np
+
+        if counts.numel() <= COUNTS:
+            file = BytesIO()
+            np.save(file, counts.to("cpu").numpy().astype(np.int32))
+            self.write_bytes("counts.npy", file.getvalue())
+
+    def client_records(self) -> list[Path]:
+        """The files with the clients' rows: `clients.parquet`, or in a run that is not over what was flushed so far."""
+        whole = self.path / "clients.parquet"
+        return [whole] if whole.exists() else sorted(self.checkpoints.glob("clients-*.parquet"))
 
     def log(self, line: str) -> None:
         """Add a line to the log; a run does not fail for want of one."""

@@ -29,7 +29,9 @@ from .progress import Progress, Quiet
 from .tracking import Tracking, asked
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
 
 class Interrupted(Exception):
@@ -77,10 +79,19 @@ class RunResult:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """`clients.parquet`, one row per client and round it took part in."""
+        """`clients.parquet`, one row per client and round it took part in; of a run not over, what it has saved."""
         import pandas as pd
 
-        return pd.read_parquet(self.path / "clients.parquet")
+        pieces = [pd.read_parquet(piece) for piece in self.folder.client_records()]
+        return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int32] | None:
+        """How many samples of each class each client holds, [clients, classes]; None if the run did not note it."""
+        import numpy as np
+
+        path = self.path / "counts.npy"
+        return np.load(path) if path.exists() else None
 
     @cached_property
     def final(self) -> Tensor:
@@ -182,6 +193,9 @@ def execute(
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
         resumed_after=fed.t,
     )
+    counts = getattr(fed.problem, "label_counts", None)
+    if counts is not None:
+        folder.write_counts(counts())
     title = f"{config['method']['kind']} on {fed.problem.describe()}, engine {fed.engine.name}"
     progress.start(title, config["rounds"], fed.t)
     folder.log(title)

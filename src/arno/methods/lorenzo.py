@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ from ..core.seeds import stream
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
+
+if TYPE_CHECKING:
+    from ..experiment.run import RunResult
+    from ..report.panel import Panel
 
 Order = Literal["score", "random", "reverse", "fixed"]
 Metric = Literal["f1", "accuracy", "neg_loss"]
@@ -236,6 +240,17 @@ class Lorenzo(Part):
 
         draw_score(run, self.metric, NAMES[self.metric], self.best_round, run / "lorenzo_score.png")
         draw_ranks(run, NAMES[self.metric], self._fed.problem, run / "lorenzo_ranks.png")
+
+    def panels(self, run: RunResult) -> list[Panel]:
+        """Who leads the pass, and the global score with its best so far."""
+        from ..report.lorenzo import rank_chart
+        from ..report.panel import Chart, lines_of
+
+        name = NAMES[self.metric]
+        said = f"{name} of the global model on balanced validation data, by which the best model is kept."
+        names = {f"balanced_{self.metric}": "global model", f"best_{self.metric}": "best so far"}
+        score = Chart("Score", said, lines_of(run.history, names), "round (0: bootstrap)", name)
+        return [*rank_chart(run.clients, name), score]
 
     def _evaluate(self, models: Iterable[Vec], split: str) -> list[float]:
         name, sign = ("loss", -1) if self.metric == "neg_loss" else (self.metric, 1)

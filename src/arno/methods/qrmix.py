@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,10 @@ from ..errors import ArnoError
 from ..models.network import last_linear
 from ..problems.classification import EVAL_BATCH, Classification, ClassificationLearner
 from . import methods, parts
+
+if TYPE_CHECKING:
+    from ..experiment.run import RunResult
+    from ..report.panel import Panel
 
 Rule = Literal["seed", "lsq", "mean"]
 
@@ -192,6 +196,23 @@ class QRMix(Part):
     def draw(self, run: Path) -> None:
         """`qrmix.png`: eigenvalues, kept energy, and the update's norm against the plain mean's."""
         draw(run)
+
+    def panels(self, run: RunResult) -> list[Panel]:
+        """The same as data."""
+        from ..report.panel import Chart, lines_of
+
+        history = run.history
+        count = sum(name.startswith("qrmix_eigenvalue_") for name in history)
+        values = {f"qrmix_eigenvalue_{i}": f"λ{i}" for i in range(1, count + 1)}
+        shares = {"qrmix_energy": "share of the Hessian's trace kept", "qrmix_cosine": "cosine of step and plain mean"}
+        norms = {"qrmix_update_norm": "QR-Mix", "qrmix_mean_norm": "plain mean"}
+        said = "The last layer's Hessian on the clients' data, means over the clients."
+        step = "The last layer's step against the plain mean of the clients' updates."
+        return [
+            Chart("Eigenvalues", said, lines_of(history, values), y="eigenvalue", log=True),
+            Chart("What is kept", "How much of the curvature the pairs hold.", lines_of(history, shares), y="share"),
+            Chart("Step", step, lines_of(history, norms), y="norm"),
+        ]
 
     def _due(self, t: int) -> bool:
         return self.rule != "mean" and t % self.every_round == 0

@@ -16,7 +16,7 @@ weighted too; with `weighting=uniform` it is the paper's c + (1/N) Σ Δc_k, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -25,6 +25,10 @@ from ..core.part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
+
+if TYPE_CHECKING:
+    from ..experiment.run import RunResult
+    from ..report.panel import Panel
 
 
 @methods.register(
@@ -82,3 +86,10 @@ class Scaffold(Part):
     def record(self) -> dict[str, float]:
         """How large the server's control is."""
         return {"control_norm": float(self.c.norm())}
+
+    def panels(self, run: RunResult) -> list[Panel]:
+        """The same over the rounds."""
+        from ..report.panel import Chart, lines_of
+
+        said = "How large the server's control is: the mean gradient as far as the clients know it."
+        return [Chart("Control variate", said, lines_of(run.history, {"control_norm": "‖c‖"}), y="norm")]

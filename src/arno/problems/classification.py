@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +27,7 @@ from ..models.network import Network, last_linear, narrow
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
 EVAL_BATCH = 256
+DECILES = [f"p{q}" for q in range(0, 101, 10)]
 
 
 class Classification:
@@ -121,17 +123,25 @@ class Classification:
         return row
 
     def over_clients(self, confusion: Tensor) -> dict[str, float]:
-        """Accuracy on test data with each client's mix of labels, Σ_c share_kc · recall_c: mean, std, worst decile."""
+        """Accuracy on test data with each client's mix of labels, Σ_c share_kc · recall_c: mean, std, worst decile.
+
+        And what the worst q percent of the clients do not exceed, `client_accuracy_pQ`, from the worst to the best.
+        """
         recall = confusion.diagonal().double() / confusion.sum(1).clamp(min=1)
         each = self.label_shares() @ recall.cpu()
         worst = each.sort().values[: max(1, len(each) // 10)]
         spread = {"mean": each.mean(), "std": each.std(correction=0), "worst_decile": worst.mean()}
+        spread |= zip(DECILES, np.quantile(each.numpy(), np.linspace(0, 1, 11)), strict=True)
         return {f"client_accuracy_{name}": float(value) for name, value in spread.items()}
 
     def label_shares(self) -> Tensor:
         """Each client's mix of labels, [N, classes]."""
-        counts = self.partition.label_counts(self.y.cpu(), self.classes).double()
+        counts = self.label_counts().double()
         return counts / counts.sum(1, keepdim=True)
+
+    def label_counts(self) -> Tensor:
+        """How many samples of each class each client holds, [N, classes]."""
+        return self.partition.label_counts(self.y.cpu(), self.classes)
 
     def describe(self) -> str:
         """The problem in a few words."""

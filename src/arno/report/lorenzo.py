@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .pictures import COLOURS, figure, read_metrics
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .panel import Panel
+
+MOST = 100  # more clients or rounds than this: every second, third … in a report
 NUMBERED = 30  # more clients or rounds than this: ranks are not written into the cells
 
 
@@ -85,6 +91,32 @@ def draw_ranks(run: Path, name: str, problem: Any, path: Path) -> None:
             color="#555555",
         )
     fig.savefig(path, dpi=130)
+
+
+def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
+    """The same as data for `arno report`: clients down, rounds across; none without records."""
+    from .panel import HeatMap
+
+    if "rank" not in records:
+        return []
+    scores = records.pivot_table(index="client", columns="round", values="score")
+    ranks = records.pivot_table(index="client", columns="round", values="rank")
+    some = slice(None, None, max(1, -(-len(scores) // MOST))), slice(None, None, max(1, -(-scores.shape[1] // MOST)))
+    scores, ranks = scores.iloc[some], ranks.iloc[some]
+    return [
+        HeatMap(
+            "Ranks",
+            f"Each client's place in the pass (1 trains first) over its {name} after training; "
+            "round 0 is the bootstrap, where all train at once.",
+            scores.to_numpy().tolist(),
+            [str(client) for client in scores.index],
+            [str(t) for t in scores.columns],
+            "round",
+            "client",
+            name,
+            [["" if rank != rank or rank < 1 else f"{rank:.0f}" for rank in row] for row in ranks.to_numpy()],
+        )
+    ]
 
 
 def _cells(table: Any) -> Any:

@@ -1,0 +1,142 @@
+"""`arno report`: a comparison as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArnoError
+from ..version import __version__
+from . import panels, tables
+
+if TYPE_CHECKING:
+    from ..experiment.comparison import Comparison, Group
+
+CURVES = (
+    "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of its "
+    "seeds that ends. Idealised parallel time counts the longest client of each round, or the sum where clients train one "
+    "after the other; evaluation and aggregation are left out."
+)
+
+
+def write_report(comparison: Comparison, path: Path) -> None:
+    """Write the report of a comparison to `path`."""
+    places = [place(comparison, name) for name in comparison.places]
+    shown = [group for group in comparison.members if group.runs]
+    data = {
+        "names": list(dict.fromkeys(group.name for group in comparison.members)),
+        "metric": comparison.metric if shown else "",
+        "log": panels.LOG,
+        "places": places,
+    }
+    values = {
+        "title": escape(title(comparison)),
+        "lead": escape(lead(comparison)),
+        "verdict": tables.verdict(comparison),
+        "summary": tables.summary(comparison),
+        "curves": CURVES,
+        "configuration": tables.configuration(comparison),
+        "reproduce": tables.reproduce(comparison),
+        "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. It needs no network.",
+        "data": embedded(data),
+        "css": _packaged("report.css"),
+        "js": _packaged("report.js"),
+    }
+    page = _packaged("report.html")
+    for name, text in values.items():
+        page = page.replace("{{" + name + "}}", text, 1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ArnoError(f"{path}", f"cannot be written ({error.strerror})", "choose another --out") from error
+
+
+def place(comparison: Comparison, name: str) -> dict[str, Any]:
+    """What is drawn of the groups in one setting: the curves, and panels and notes by section."""
+    groups = [group for group in comparison.members if group.setting == name and group.runs]
+    own, missing = panels.of_parts(groups)
+    sections = {
+        "clients": [*panels.holdings(groups), *panels.served(groups), *panels.selection(groups)],
+        "drift": panels.drift(groups),
+        "methods": own,
+    }
+    found = {section: [panel for panel in some if panels.drawn(panel)] for section, some in sections.items()}
+    titles = {panel.title for some in found.values() for panel in some}
+    notes = {"clients": list(_missing(groups, titles)), "drift": [], "methods": missing}
+    if not found["drift"]:
+        notes["drift"].append("These runs hold no records of their clients' updates.")
+    if not own and not missing:
+        notes["methods"].append("None of these methods has a panel of its own.")
+    return {
+        "name": name or "all runs",
+        "curves": asdict(panels.curves(groups)),
+        "panels": {section: [asdict(panel) for panel in some] for section, some in found.items()},
+        "notes": notes,
+    }
+
+
+def _missing(groups: Iterable[Group], titles: set[str]) -> Iterable[str]:
+    """How to record what is not there."""
+    runs = [run for group in groups for run in group.runs.values()]
+    if not runs or any(run.config["problem"]["kind"] != "classification" for run in runs):
+        return
+    if "Who holds what" not in titles:
+        yield "Who holds which classes was not recorded: the data are too many, or the run is older. See arno data show."
+    if "How well each client is served" not in titles:
+        yield "How accuracy spreads over the clients was not recorded. Run with eval.clients=true to see it here."
+    if "Who takes part" not in titles and all(len(run.clients) for run in runs):
+        yield "Every client took part in every round."
+
+
+def title(comparison: Comparison) -> str:
+    """What is compared."""
+    names = list(dict.fromkeys(group.name for group in comparison.members))
+    return " · ".join(names) if len(names) <= 8 else f"{len(names)} methods compared"
+
+
+def lead(comparison: Comparison) -> str:
+    """Where, in a sentence."""
+    settings = comparison.settings.shared
+
+    def said(key: str, text: str) -> list[str]:
+        return [text.format(settings[key])] if settings.get(key) is not None else []
+
+    facts: list[str] = []
+    if settings.get("problem.kind") == "classification":
+        facts += said("data.kind", "{}") + said("partition.kind", "split by {}") + said("partition.alpha", "α = {}")
+        facts += said("model.kind", "model {}")
+    else:
+        facts += said("problem.kind", "{} problem")
+    facts += said("clients", "{} clients") + said("rounds", "{} rounds")
+    seeds = comparison.seeds
+    facts.append(f"{len(seeds)} seeds" if len(seeds) > 1 else f"one seed ({seeds[0]})")
+    return ", ".join(facts) + "."
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element."""
+    text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers to six digits, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if isfinite(value) else None
+    return value
+
+
+def _packaged(name: str) -> str:
+    return files("arno.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,226 @@
+"""What a comparison looks like: its runs' records as panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArnoError
+from .panel import Chart, HeatMap, Line, Panel, band, over_seeds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..experiment.comparison import Group
+    from ..experiment.run import RunResult
+
+METRICS = {
+    "test_accuracy": "test accuracy",
+    "test_f1": "test F1",
+    "test_loss": "test loss",
+    "val_accuracy": "validation accuracy",
+    "val_f1": "validation F1",
+    "client_accuracy_worst_decile": "worst tenth of clients",
+    "gap": "F(w) − F(w*)",
+    "distance": "‖w − w*‖",
+    "train_loss": "training loss",
+}
+LOG = ("gap", "distance")
+AXES = {
+    "round": "rounds",
+    "local_steps": "local steps",
+    "uploaded_bytes": "uploaded bytes",
+    "parallel_seconds": "idealised parallel seconds",
+}
+MOST = 400  # points of a curve; cells of a heat map along one side are a quarter of it
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Every score against every axis: one entry of `lines` per group, its numbers by name, in rounds all seeds have."""
+
+    metrics: Mapping[str, str]
+    axes: Mapping[str, str]
+    lines: Sequence[Mapping[str, Any]]
+
+    def chart(self, metric: str, axis: str) -> Chart:
+        """One of the pictures."""
+        lines = []
+        for line in self.lines:
+            score = line["y"].get(metric, {"y": [], "low": [], "high": []})
+            kept = [i for i, y in enumerate(score["y"]) if y is not None]
+            x = [line["x"][axis][i] for i in kept]
+            lines.append(Line(line["name"], x, *([score[k][i] for i in kept if score[k]] for k in ("y", "low", "high"))))
+        return Chart("", "", lines, self.axes[axis], self.metrics[metric], metric in LOG)
+
+
+def curves(groups: Sequence[Group]) -> Curves:
+    """The scores of groups, mean and standard deviation over the seeds; x is the seeds' mean at the same round."""
+    lines = []
+    for group in groups:
+        runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
+        if not runs:
+            continue
+        scores = [name for name in METRICS if all(name in run for run in runs)]
+        rounds = _thin(_common([set(run.index) for run in runs]), runs, scores)
+        x = {axis: [_mean(run[axis][t] for run in runs) for t in rounds] for axis in AXES if axis != "round"}
+        y = {}
+        for name in scores:
+            found = band("", [run[name].dropna().to_dict() for run in runs])
+            at = {t: i for i, t in enumerate(found.x)}
+            y[name] = {
+                part: [values[at[t]] if t in at else None for t in rounds] if len(values) else []
+                for part, values in (("y", found.y), ("low", found.low), ("high", found.high))
+            }
+        lines.append({"name": group.name, "x": {"round": rounds} | x, "y": y})
+    metrics = {name: text for name, text in METRICS.items() if any(name in line["y"] for line in lines)}
+    return Curves(metrics, AXES, lines)
+
+
+def parallel_seconds(run: RunResult) -> pd.Series:
+    """What the rounds so far would have taken if clients that can train at once had: the longest client of each round.
+
+    Clients with a `rank` train one after the other: their seconds add up.
+    """
+    clients = run.clients
+    if "seconds" not in clients:
+        return run.history["seconds"] * float("nan")
+    by_round = clients.groupby("round")["seconds"]
+    taken = by_round.max()
+    if "rank" in clients:
+        ranked = clients["rank"].gt(0).groupby(clients["round"]).any()
+        taken = taken.where(~ranked, by_round.sum())
+    return taken.reindex(run.history.index, fill_value=0.0).cumsum()
+
+
+def drift(groups: Sequence[Group]) -> list[Panel]:
+    """Norms and cosines of the clients' updates over the rounds."""
+    norm = "Mean over the cohort of ‖Δ_k‖, how far a client moves in a round."
+    cosine = (
+        "Mean over the cohort of the cosine between a client's update and the weighted mean of the others' "
+        "that were aggregated with it: 1, all pull the same way; 0, they are unrelated; below, they disagree."
+    )
+    return [
+        Chart("Norm of the updates", norm, _per_round(groups, "delta_norm"), y="‖Δ_k‖"),
+        Chart("Agreement of the updates", cosine, _per_round(groups, "delta_cosine"), y="cosine"),
+    ]
+
+
+def holdings(groups: Sequence[Group]) -> list[Panel]:
+    """Who holds how much of which class, in the first run that noted it."""
+    for seed, run in ((seed, run) for group in groups for seed, run in sorted(group.runs.items())):
+        if (counts := run.counts) is None:
+            continue
+        n = len(counts)
+        shown = range(0, n, -(-n // (MOST // 4)))
+        share = counts / counts.sum(1, keepdims=True).clip(1)
+        skew = float(abs(share - counts.sum(0) / counts.sum()).sum(1).mean() / 2)
+        some = "" if len(shown) == n else f" Every {shown.step}th of {n:,} clients is shown."
+        text = (
+            f"Samples of each class at each client, seed {seed}. On average {skew:.0%} of a client's samples would have "
+            f"to change their class for it to look like all data together.{some}"
+        )
+        rows, columns = [str(c) for c in range(counts.shape[1])][::-1], [str(k) for k in shown]
+        cells = counts[shown].T[::-1].tolist()
+        return [HeatMap("Who holds what", text, cells, rows, columns, "client", "class", "samples", root=True)]
+    return []
+
+
+def served(groups: Sequence[Group]) -> list[Panel]:
+    """How accuracy spreads over the clients after the last evaluation."""
+    deciles = {q: f"client_accuracy_p{q}" for q in range(0, 101, 10)}
+    lines = []
+    for group in groups:
+        runs = [run.history for run in group.runs.values() if deciles[0] in run.history]
+        last = [run.dropna(subset=[deciles[0]]).iloc[-1] for run in runs]
+        lines.append(band(group.name, [{q: float(row[name]) for q, name in deciles.items()} for row in last]))
+    text = (
+        "Accuracy of the last model on test data with each client's mix of labels, from the worst client (0 %) to the "
+        "best (100 %); a flat curve serves all alike."
+    )
+    return [Chart("How well each client is served", text, lines, "share of the clients, %", "accuracy")]
+
+
+def selection(groups: Sequence[Group]) -> list[Panel]:
+    """In how many of the rounds each client took part, the most frequent first."""
+    lines = []
+    for group in groups:
+        shares = []
+        for run in group.runs.values():
+            n, rounds = run.config["clients"], max(1, run.clients["round"].nunique())
+            took = run.clients.groupby("client")["round"].nunique().reindex(range(n), fill_value=0)
+            ordered = (took / rounds).sort_values(ascending=False).tolist()
+            shares.append({i + 1: ordered[i] for i in _evenly(range(n))})
+        lines.append(band(group.name, shares))
+    if all(y == 1 for line in lines for y in line.y):
+        return []
+    if len(lines) > 1 and all((line.x, line.y) == (lines[0].x, lines[0].y) for line in lines):
+        lines = [Line("all alike", lines[0].x, lines[0].y, lines[0].low, lines[0].high)]
+    text = "The share of rounds in which a client took part, the most frequent client first."
+    return [Chart("Who takes part", text, lines, "clients, most frequent first", "share of rounds")]
+
+
+def of_parts(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
+    """What the methods' parts contribute, and what went wrong with that."""
+    from dataclasses import replace
+
+    from ..experiment import build
+    from ..experiment.config import registry
+
+    found: list[Panel] = []
+    notes: list[str] = []
+    for group in groups:
+        runs = list(group.runs.values())
+        try:
+            config = runs[0].config if runs else None
+            parts = [] if config is None else build.method(config)
+            parts += [registry("select").build(config["select"], config["participation"])] if config else []
+            for part in parts:
+                each = [part.panels(run) for run in runs]
+                found += [
+                    replace(over_seeds(same), title=f"{group.name}: {same[0].title}") for same in zip(*each, strict=False)
+                ]
+        except (ArnoError, OSError, KeyError) as error:  # a user's own method may have moved, or records may be old
+            notes.append(f"{group.name}: its own panels are missing ({error})")
+    return [panel for panel in found if drawn(panel)], notes
+
+
+def drawn(panel: Panel) -> bool:
+    """Whether there is anything to see."""
+    return any(panel.cells) if isinstance(panel, HeatMap) else any(len(line.x) for line in panel.lines)
+
+
+def _per_round(groups: Sequence[Group], column: str) -> list[Line]:
+    lines = []
+    for group in groups:
+        known = [run.clients for run in group.runs.values() if column in run.clients]
+        means = [clients.groupby("round")[column].mean().dropna() for clients in known]
+        each = [{t: mean[t] for t in _evenly(list(mean.index))} for mean in means]
+        lines.append(band(group.name, each))
+    return lines
+
+
+def _common(sets: Sequence[set[int]]) -> list[int]:
+    return sorted(set.intersection(*sets))
+
+
+def _thin(rounds: Sequence[int], runs: Sequence[pd.DataFrame], scores: Sequence[str]) -> list[int]:
+    """At most so many rounds, those with scores rather than others, the last always."""
+    if len(rounds) > MOST:
+        tested = [name for name in scores if name != "train_loss"]
+        scored = set(runs[0].dropna(subset=tested[:1]).index) if tested else set(rounds)
+        rounds = [t for t in rounds if t in scored] or rounds
+    return list(_evenly(rounds))
+
+
+def _evenly(values: Sequence[int]) -> list[int]:
+    step = -(-len(values) // MOST) or 1
+    kept = list(values[::-1][::step])  # from the end: the last one always is kept
+    return kept[::-1]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    mean = float(sum(numbers) / len(numbers))
+    return None if mean != mean else mean
