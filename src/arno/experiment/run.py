@@ -139,6 +139,7 @@ def resume(
     parts: Sequence[Part] | None = None,
     progress: Progress | None = None,
     previous: bool = False,
+    pictures: bool = True,
 ) -> RunResult:
     """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped."""
     folder = RunFolder.open(Path(path))
@@ -149,14 +150,14 @@ def resume(
         if odd:
             raise _other_config(odd)
         folder.rewind(-1)
-        return execute(config, progress or Quiet(), parts, folder)
+        return execute(config, progress or Quiet(), parts, folder, pictures=pictures)
     if previous and len(saved) < 2:
         raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
     loaded = checkpoints.load(saved[-2 if previous else -1])
     odd = configs.differences(loaded.config, config)
     if odd:
         raise _other_config(odd)
-    return execute(config, progress or Quiet(), parts, folder, loaded)
+    return execute(config, progress or Quiet(), parts, folder, loaded, pictures)
 
 
 def execute(
@@ -165,6 +166,7 @@ def execute(
     parts: Sequence[Part] | None = None,
     folder: RunFolder | None = None,
     saved: checkpoints.Checkpoint | None = None,
+    pictures: bool = True,
 ) -> RunResult:
     """Run or continue a resolved configuration in its folder."""
     asked(config["track"])
@@ -225,7 +227,7 @@ def execute(
                 if stopped.is_set() and not over:
                     status = "interrupted"
                     raise Interrupted(f"stopped after round {fed.t}; continue with: arno resume {folder.path}")
-            finish(fed, totals, folder, progress)
+            finish(fed, totals, folder, progress, pictures)
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -299,10 +301,8 @@ def save(fed: Federation, config: dict[str, Any], totals: Totals, folder: RunFol
         old.unlink()
 
 
-def finish(fed: Federation, totals: Totals, folder: RunFolder, progress: Progress) -> None:
+def finish(fed: Federation, totals: Totals, folder: RunFolder, progress: Progress, pictures: bool) -> None:
     """The models, the clients' table, the final report and the pictures of a finished run."""
-    from ..report.pictures import draw_curves
-
     best, best_round = (totals.best, totals.best_round) if len(totals.best) else (fed.w, fed.t)
     for part in fed.parts:  # a part may keep a best model by a rule of its own
         best, best_round = getattr(part, "best", best), getattr(part, "best_round", best_round)
@@ -314,9 +314,12 @@ def finish(fed: Federation, totals: Totals, folder: RunFolder, progress: Progres
     for name, score in report.items():
         progress.say(f"{name}: {score:.4f}")
         folder.log(f"{name}: {score:.4f}")
-    draw_curves([folder.path], folder.path / "curves.png")
-    for part in fed.parts:
-        part.draw(folder.path)
+    if pictures:
+        from ..report.pictures import draw_curves
+
+        draw_curves([folder.path], folder.path / "curves.png")
+        for part in fed.parts:
+            part.draw(folder.path)
 
 
 @contextmanager
