@@ -114,6 +114,8 @@ class Federation:
         refuse_conflicts(self.parts)
         for part in self.parts:
             part.start(self)
+        if getattr(engine, "sums", False):
+            refuse_rows(self.parts, self.schedule)
 
     def round(self) -> Round:
         """One round: select, send, train, receive, step. Returns what is worth recording."""
@@ -129,7 +131,7 @@ class Federation:
         v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])
         for work, out in self.schedule(self.engine, self.blocks(ids, t)):
             work, out = self._diverged(work, out, record)
-            dv = work.weight @ out.delta
+            dv = work.weight @ out.delta if out.sum is None else out.sum
             tail += dv[self.layout.d :]
             out.delta[:, self.layout.d :] = 0
             record.add(work, out, dv[: self.layout.d])
@@ -215,7 +217,8 @@ class Federation:
 
     def _diverged(self, work: Work, out: Result, record: Round) -> tuple[Work, Result]:
         """Refuse or drop clients whose update is not finite."""
-        fine = torch.isfinite(out.delta.sum(1))  # a sum is finite only if all of it is (short of overflow)
+        told = out.delta.sum(1) if out.sum is None else out.notes["delta_norm"]
+        fine = torch.isfinite(told)  # a sum is finite only if all of it is (short of overflow)
         if fine.all():
             return work, out
         names = ", ".join(str(int(k)) for k in work.clients[~fine.cpu()])
@@ -248,6 +251,17 @@ def refuse_conflicts(parts: Sequence[Part]) -> None:
                 raise ArnoError(names, "a part can stand in a method once", "leave one of them out")
             for role in sorted(part.roles & other.roles):
                 raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
+
+
+def refuse_rows(parts: Sequence[Part], schedule: Schedule) -> None:
+    """Where the engine adds the updates up, nobody may ask for a single one."""
+    for part in parts:
+        if type(part).receive is not Part.receive or (schedule is not parallel and "schedule" in part.roles):
+            raise ArnoError(
+                f"engine.reduce=worker with {type(part).__name__}",
+                "it looks at every client's update, and workers would return only their sum",
+                "use engine.reduce=server",
+            )
 
 
 class Round:

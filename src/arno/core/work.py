@@ -153,9 +153,10 @@ class Result:
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
     notes: Mapping[str, Tensor] = field(default_factory=dict)  # further columns for the clients' records
+    sum: Vec | None = None  # Σ p_k Δ_k, where the engine adds up: `delta` has no columns then
 
     def rows(self, keep: Tensor) -> Result:
         """The results of some of the rows."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes)
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, self.sum)

@@ -1,0 +1,433 @@
+"""Clients on a Ray cluster: persistent actors, one core and one thread each, bit for bit what `serial` computes.
+
+The problem goes into the object store once; every node fetches it once and its actors read the data where they lie.
+A message carries some rows of a block and the model they start from (once per block); the rows with most steps go
+first, few enough at a time that nobody ends late, enough that a message is worth its way. An actor answers with losses
+at once; the deltas stay on its node until their block's turn. An actor or node that is lost, or a client that takes
+too long, is run again elsewhere: a client's result depends on nothing but its row.
+
+With `reduce=worker` every worker's share of the cohort comes back as one weighted sum.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.local import Problem
+from ..core.work import Result, SubModel, Vec, Work
+from ..errors import ArnoError
+from ..registry import load_target, loaded_targets
+from . import engines
+from .crew import Call, Crew, Ray
+from .malloc import keep_memory
+from .serial import Serial
+
+#: A client that was lost with its worker this often is given up.
+TRIES = 3
+#: A message should carry at least this many seconds of training; while one takes less, another waits behind it.
+WORTH = 0.02
+#: Tensors of the problem from this size on are read where they lie in the object store.
+SHARED = 2**16
+
+
+@engines.register("ray", equality="bit for bit as serial")
+def ray_engine(
+    problem: Problem,
+    *,
+    address: str | None = None,
+    workers: int = 0,
+    reduce: Literal["server", "worker"] = "server",
+    timeout: float = 0.0,
+) -> RayEngine:
+    """Clients in parallel on the cores of a Ray cluster.
+
+    address: of the cluster: auto, HOST:PORT, ray://HOST:PORT; null starts one on this machine.
+    workers: how many actors, one core each; 0: one per core of the cluster.
+    reduce: who adds the clients' updates up; worker: one sum per worker comes back, equal to rounding.
+    timeout: seconds that one client may take before it is run elsewhere; 0: no limit.
+    """
+    if workers < 0:
+        raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
+    if not timeout >= 0:
+        raise ArnoError(f"engine.timeout = {timeout:g}", "it must not be negative", "use 0 for no limit")
+    if problem.device.type != "cpu":
+        raise ArnoError(f"engine=ray on {problem.device}", "its workers train on the CPU", "use device=cpu")
+    return RayEngine(problem, Ray(address, workers), workers, reduce == "worker", timeout)
+
+
+@dataclass(eq=False)
+class Block:
+    """A block in flight: its work, the model that all its rows start from (if one), what has come back."""
+
+    work: Work
+    start: Any
+    waiting: int
+    tries: list[int]
+    loss: Tensor
+    seconds: Tensor
+    extra: list[dict[str, Tensor]]
+    heavy: list[Call] = field(default_factory=list)
+
+
+class RayEngine:
+    """The driver's side."""
+
+    def __init__(self, problem: Problem, ray: Ray, workers: int, sums: bool, timeout: float) -> None:
+        self.problem, self._ray, self.sums = problem, ray, sums
+        self._count = workers or max(1, ray.cpus)
+        self._crew = Crew(self._hire, self._count, timeout)
+        self._problem: Any = None
+        self._pace = 0.0  # seconds per step, as seen so far
+        self.equality = f"as serial to rounding, by {self._count} workers" if sums else "bit for bit as serial"
+        self.name = f"ray ({self._count} workers{', reduce=worker: ' + self.equality if sums else ''})"
+
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Train blocks, enough of them in flight to keep everybody busy; yields them in order."""
+        self._crew.start()
+        if self.sums:
+            yield from self._summed(list(works))
+            return
+        source, flight, todo = iter(works), deque[Block](), deque[tuple[Block, int]]()
+        try:
+            while True:
+                while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._count:
+                    if (work := next(source, None)) is None:
+                        break
+                    flight.append(self._open(work))
+                    longest = work.steps.argsort(descending=True, stable=True)
+                    todo.extend((flight[-1], j) for j in longest.tolist())
+                if not flight:
+                    return
+                while (delta := self._fetched(flight[0], todo)) is None:
+                    self._feed(todo)
+                    self._collect(todo)
+                block = flight.popleft()
+                extra = tuple(block.extra) if block.work.probe else ()
+                yield block.work, Result(delta, block.loss, block.seconds, extra)
+        finally:
+            if self._crew.busy:  # left in the middle: nobody waits for those results
+                self._crew.close()
+
+    def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
+        """Scores of models on a split: a model per worker, or few models in pieces."""
+        models = list(models)
+        if len(models) < self._count and hasattr(self.problem, "tally"):
+            return [self.problem.evaluate(w, split, self._tally) for w in models]
+        return self._map([Call("ask", ("evaluate", w.numpy(), split)) for w in models])
+
+    def loss(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on each client's own data, the clients dealt to the workers."""
+        pieces, shared = [piece for piece in clients.chunk(self._count) if len(piece)], _put(w)
+        found = self._map([Call("ask", ("losses", shared, piece.numpy())) for piece in pieces])
+        return torch.cat([torch.tensor(losses) for losses in found])
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores of a round's record, the samples dealt to the workers."""
+        return self.problem.report(w, clients, self._tally)
+
+    def keep_logs(self, folder: Path) -> None:
+        """Ray's logs belong to the run's folder."""
+        self._ray.keep_logs(folder)
+
+    def close(self) -> None:
+        """Dismiss the actors and leave the cluster."""
+        self._crew.close()
+        self._problem = None
+        self._ray.close()
+
+    def _tally(self, w: Vec, split: str, pieces: Sequence[tuple[int, int]]) -> list[Any]:
+        shared = _put(w)
+        found = self._map([Call("ask", ("tally", shared, split, *piece)) for piece in pieces])
+        return [(torch.tensor(counts), losses) for counts, losses in found]
+
+    def _hire(self) -> Any:
+        import ray
+
+        if self._problem is None:
+            self._problem = ray.put(dumps(self.problem))
+        actor = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Trainer)
+        return actor.remote(self._problem, loaded_targets())
+
+    def _open(self, work: Work) -> Block:
+        n = len(work)
+        shared = _put(work.start[0]) if work.start.stride(0) == 0 else None
+        return Block(work, shared, n, [0] * n, torch.zeros(n), torch.zeros(n), [{}] * n)
+
+    def _feed(self, todo: deque[tuple[Block, int]]) -> None:
+        """Give every actor that has room its next rows."""
+        depth = 2 if 0 < self._pace * (todo[0][0].work.steps.float().mean() if todo else 0) < WORTH else 1
+        for worker in self._crew.room(depth):
+            if todo:
+                self._crew.send(worker, self._message(todo))
+
+    def _message(self, todo: deque[tuple[Block, int]]) -> Call:
+        """The next rows: a share of what is left of their block, or more where that is too little to send.
+
+        A row that was lost once goes alone, so that the one to blame is found.
+        """
+        block, row = todo.popleft()
+        rows, left = [row], 1 + next((i for i, (other, _) in enumerate(todo) if other is not block), len(todo))
+        share, seconds = -(-left // (2 * self._count)), self._pace * int(block.work.steps[row])
+        while len(rows) < -(-left // self._count) and (len(rows) < share or seconds < WORTH):
+            if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:
+                break
+            rows.append(todo.popleft()[1])
+            seconds += self._pace * int(block.work.steps[rows[-1]])
+        return Call("train", (_pack(block.work, rows, block.start is not None), block.start), len(rows), (block, rows))
+
+    def _collect(self, todo: deque[tuple[Block, int]]) -> None:
+        """Wait for news; rows that were lost go to the front of the queue."""
+        for call, begun, why in self._crew.wait():
+            block, rows = call.what
+            if why:
+                self._again(block, rows, begun, why, todo)
+                continue
+            loss, seconds, extra = call.answer
+            block.loss[rows], block.seconds[rows] = torch.tensor(loss), torch.tensor(seconds)
+            for j, more in zip(rows, extra, strict=False):
+                block.extra[j] = {name: torch.tensor(array) for name, array in more.items()}
+            block.waiting -= len(rows)
+            block.heavy.append(call)
+            pace = float(block.seconds[rows].sum()) / max(1, int(block.work.steps[rows].sum()))
+            self._pace = pace if not self._pace else 0.8 * self._pace + 0.2 * pace
+
+    def _again(self, block: Block, rows: list[int], begun: bool, why: str, todo: deque[tuple[Block, int]]) -> None:
+        for j in rows:
+            block.tries[j] += begun
+            if block.tries[j] >= TRIES:
+                client = int(block.work.clients[j])
+                _give_up(f"client {client} in round {block.work.round + 1}", why)
+        todo.extendleft((block, j) for j in reversed(rows))
+
+    def _fetched(self, block: Block, todo: deque[tuple[Block, int]]) -> Tensor | None:
+        """A block's deltas once all are there; what was lost with its node since then is run again."""
+        import ray
+        from ray.exceptions import RayError
+
+        if block.waiting:
+            return None
+        delta = block.work.start.new_empty(block.work.start.shape)
+        for call in list(block.heavy):
+            _, rows = call.what
+            try:
+                delta.numpy()[rows] = ray.get(call.heavy)
+            except RayError as error:
+                block.heavy.remove(call)
+                block.waiting += len(rows)
+                self._again(block, rows, True, f"its result was lost ({type(error).__name__})", todo)
+        return None if block.waiting else delta
+
+    def _summed(self, works: Sequence[Work]) -> Iterator[tuple[Work, Result]]:
+        """One sum per worker: who adds what follows from the cohort and the number of workers alone."""
+        if not works:
+            return
+        shared, calls = _put(works[0].start[0]), []
+        for share in shares(works, self._count):
+            rows = [_pack(works[b], js, True) for b, js in share.items()]
+            calls.append(Call("sum", (rows, shared), sum(map(len, share.values())), share))
+        self._map(calls)
+        total = works[0].start.new_zeros(works[0].start.shape[1])
+        columns = [torch.zeros(3, len(work)) for work in works]  # loss, seconds, norm of the delta
+        for call in calls:
+            total.numpy()[:] += self._heavy(call)
+            for (b, rows), column in zip(call.what.items(), call.answer, strict=True):
+                columns[b].numpy()[:, rows] = column
+        for b, (work, (loss, seconds, norm)) in enumerate(zip(works, columns, strict=True)):
+            notes = {"delta_norm": norm, "uploaded": torch.full((len(work),), len(total))}
+            mine = total if b == len(works) - 1 else torch.zeros_like(total)
+            yield work, Result(work.start[:, :0], loss, seconds, (), notes, mine)
+
+    def _heavy(self, call: Call) -> Any:
+        """What an answered call left on its node; made again if that node is gone."""
+        import ray
+        from ray.exceptions import RayError
+
+        while True:
+            try:
+                return ray.get(call.heavy)
+            except RayError as error:
+                _count(call, True, f"its result was lost ({type(error).__name__})")
+                self._map([call])
+
+    def _map(self, calls: Sequence[Call]) -> list[Any]:
+        """The answers to some calls, in order."""
+        self._crew.start()
+        todo, waiting = deque(calls), len(calls)
+        try:
+            while waiting:
+                for worker in self._crew.room():
+                    if todo:
+                        self._crew.send(worker, todo.popleft())
+                for call, begun, why in self._crew.wait():
+                    if why:
+                        _count(call, begun, why)
+                        todo.appendleft(call)
+                    else:
+                        waiting -= 1
+        finally:
+            if self._crew.busy:
+                self._crew.close()
+        return [call.answer for call in calls]
+
+
+class Trainer:
+    """The actor's side: the serial engine on one thread, with data that it shares with its neighbours."""
+
+    def __init__(self, problem: tuple[bytes, list[Any]], targets: list[str]) -> None:
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes to it
+        torch.set_num_threads(1)
+        keep_memory()
+        for target in targets:
+            with suppress(ArnoError):  # a file that is gone by now, and that this problem may not need
+                load_target(target)
+        self.problem: Problem = pickle.loads(problem[0], buffers=problem[1])
+        self.engine = Serial(self.problem)
+
+    def ready(self) -> bool:
+        """It is up."""
+        return True
+
+    def train(self, packed: dict[str, Any], start: Any) -> tuple[Any, Any]:
+        """Train some rows: losses, seconds and extras; then the deltas."""
+        try:
+            _, out = next(iter(self.engine.train([_unpack(packed, start)])))
+        except Exception as error:
+            return _portable(error), None
+        extra = [{name: tensor.numpy() for name, tensor in more.items()} for more in out.extra]
+        return (out.loss.numpy(), out.seconds.numpy(), extra), out.delta.numpy()
+
+    def sum(self, blocks: list[dict[str, Any]], start: Any) -> tuple[Any, Any]:
+        """Train rows of several blocks: each one's losses, seconds and norms; then Σ p_k Δ_k over what is finite."""
+        total, columns = torch.zeros(len(start), dtype=self.problem.dtype), []
+        try:
+            for work in (_unpack(packed, start) for packed in blocks):
+                found = torch.zeros(3, len(work))
+                for j, (job, weight) in enumerate(zip(work.jobs(), work.weight.tolist(), strict=True)):
+                    began = perf_counter()
+                    delta, loss, _ = self.engine.client(job)
+                    fine = bool(torch.isfinite(delta.sum()))
+                    norm = float(delta[: self.problem.layout.d].norm()) if fine else float("nan")
+                    if fine:
+                        total.add_(delta, alpha=weight)
+                    found[:, j] = torch.tensor([loss, perf_counter() - began, norm])
+                columns.append(found.numpy())
+        except Exception as error:
+            return _portable(error), None
+        return columns, total.numpy()
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """What the problem answers."""
+        import numpy as np
+
+        try:
+            answer = getattr(self.problem, what)(
+                *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+            )
+        except Exception as error:
+            return _portable(error)
+        if isinstance(answer, tuple):
+            return tuple(x.numpy() if isinstance(x, Tensor) else x for x in answer)
+        return answer.numpy() if isinstance(answer, Tensor) else answer
+
+
+def shares(works: Sequence[Work], workers: int) -> list[dict[int, list[int]]]:
+    """The cohort dealt to `workers`, longest clients first, each to whoever has least: rows by number of block."""
+    rows = [(steps, b, j) for b, work in enumerate(works) for j, steps in enumerate(work.steps.tolist())]
+    rows.sort(key=lambda row: -row[0])
+    load, dealt = [0] * workers, [list[tuple[int, int]]() for _ in range(workers)]
+    for steps, b, j in rows:
+        least = load.index(min(load))
+        load[least] += steps
+        dealt[least].append((b, j))
+    found = []
+    for mine in filter(None, dealt):
+        share: dict[int, list[int]] = {}
+        for b, j in sorted(mine):
+            share.setdefault(b, []).append(j)
+        found.append(share)
+    return found
+
+
+def dumps(problem: Problem) -> tuple[bytes, list[Any]]:
+    """The problem for the object store: its large tensors as arrays that workers read in place."""
+    import numpy as np
+    from ray import cloudpickle
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            plain = type(value) is Tensor and value.is_contiguous() and value.dtype != torch.bfloat16
+            if plain and value.numel() * value.element_size() >= SHARED:
+                return torch.from_numpy, (value.detach().numpy(),)
+            return super().reducer_override(value)
+
+    buffers: list[Any] = []
+    file = io.BytesIO()
+    Pickler(file, protocol=5, buffer_callback=buffers.append).dump(problem)
+    return file.getvalue(), [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
+
+
+def _put(w: Vec) -> Any:
+    """A vector in the object store, once for all who read it."""
+    import ray
+
+    return ray.put(w.numpy())
+
+
+def _pack(work: Work, rows: list[int], shared: bool) -> dict[str, Any]:
+    """Some rows of a block as plain arrays; the start that all share travels apart, an index vector once."""
+    part = (replace(work, start=work.start[:, :0]) if shared else work).rows(torch.tensor(rows))
+    packed = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
+    packed["given"] = {name: x.numpy() for name, x in part.given.items()}
+    if part.windows is not None:
+        indices = {id(window.index): window.index.numpy() for window in part.windows}
+        light = [(id(window.index), window.units, window.extract) for window in part.windows]
+        packed["windows"] = (indices, light)
+    return packed
+
+
+def _unpack(packed: dict[str, Any], start: Any) -> Work:
+    """The work again, in the actor."""
+    import numpy as np
+
+    unpacked: dict[str, Any] = {
+        name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in packed.items()
+    }
+    unpacked["given"] = {name: torch.from_numpy(x) for name, x in packed["given"].items()}
+    if packed["windows"] is not None:
+        indices, light = packed["windows"]
+        index = {key: torch.from_numpy(x) for key, x in indices.items()}
+        unpacked["windows"] = tuple(SubModel(index[key], units, extract) for key, units, extract in light)
+    if start is not None:
+        unpacked["start"] = torch.from_numpy(start).expand(len(unpacked["clients"]), -1)
+    return Work(**unpacked)
+
+
+def _portable(error: Exception) -> Exception:
+    """The exception itself where it can cross, else its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _count(call: Call, begun: bool, why: str) -> None:
+    call.tries += begun
+    if call.tries >= TRIES:
+        _give_up(f"{call.method} on Ray", why)
+
+
+def _give_up(what: str, why: str) -> None:
+    raise ArnoError(what, f"{why}, {TRIES} times", "is there enough memory? Ray's logs are in the run's folder")
