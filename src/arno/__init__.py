@@ -7,6 +7,7 @@
 A model is a vector, a cohort is a matrix, a method is a few parts: `Federation` runs the round, a `Part` changes it.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from .errors import ArnoError
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from .core.work import SGD, Result, Work
     from .experiment.comparison import Comparison
     from .experiment.run import RunResult, resume, run
+
+# Threads of a kernel that wait for each other sleep instead of spinning: on a busy machine spinning costs several times
+# the work itself. OpenMP reads this once, when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 #: Where the public names live; they are imported on first use, so that `import arno` costs nothing.
 _HOMES = {

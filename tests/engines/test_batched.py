@@ -115,6 +115,18 @@ def test_conformance(case):
         assert replay(case, "batched").ok
 
 
+def test_small_groups_on_several_threads_change_no_bit(digits, monkeypatch):
+    monkeypatch.setattr("arno.engines.batched.GROUP", 2 * digits.layout.d)  # two rows at a time
+    engines = [Batched(digits, threads) for threads in (1, 3)]
+    (a, ra), (b, rb) = (train(digits, engine, [], share=1.0) for engine in engines)
+    assert torch.equal(a, b)
+    assert [r.clients["loss"] for r in ra] == [r.clients["loss"] for r in rb]
+    assert "_pool" in vars(engines[1])
+    engines[1].close()
+    serial, _ = train(digits, Serial(digits), [], share=1.0)
+    assert float((a - serial).abs().max()) < 1e-9
+
+
 def test_what_it_cannot_do_is_refused(digits):
     with pytest.raises(ArnoError, match=r"engine\.threads = -1"):
         batched(digits, threads=-1)

@@ -216,7 +216,8 @@ class Transform:
         [-2.0, 2.0]
         """
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)
-        return torch.addcmul(b, x.to(dtype), a)
+        numbers = x.to(dtype)
+        return (numbers * a if numbers is x else numbers.mul_(a)).add_(b)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw what happens to `count` images: rows of (down, right, mirrored)."""

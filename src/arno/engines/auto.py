@@ -99,7 +99,7 @@ class Auto:
             if kind == "processes":
                 made = processes(self.problem, workers=self.cores)
             else:
-                made = Batched(self.problem) if kind == "batched" else Serial(self.problem)
+                made = Batched(self.problem, self.cores) if kind == "batched" else Serial(self.problem)
             self._engines[kind] = made
         return self._engines[kind]
 

@@ -1,13 +1,17 @@
-"""Many clients in one kernel: the block's models are the rows of a matrix, and all of them take their step at once.
+"""Many clients in one kernel: their models are the rows of a matrix, and all of them take their step at once.
 
 Dense networks (softmax, mlp) have their gradients written out in batched matrix products; any other network of Arno's
-kind goes through `vmap`. Clients of unequal size are sorted by their number of steps, so that those still at work are
-the first rows; smaller batches are padded with samples of weight zero. Agrees with the serial engine to rounding.
+kind goes through `vmap`. Rows are taken in groups that fit a core's cache, by falling number of steps, so that those
+still at work are the first ones; smaller batches are padded with samples of weight zero. Groups of dense networks are
+spread over threads, one core each. Agrees with the serial engine to rounding, whatever the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Protocol
 
@@ -17,30 +21,31 @@ from torch.nn import functional as F
 
 from ..core.layout import Layout
 from ..core.local import Problem
-from ..core.work import Job, Mat, Result, Vec, Work
+from ..core.seeds import stream
+from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError
 from ..models.linear import MLP
 from ..models.network import narrow
 from ..problems.classification import Classification
 from . import engines
+from .malloc import keep_memory
 from .serial import Serial
 
-#: Rows are taken together while their vectors, and their batches' pixels, hold at most this many numbers.
-GROUP = 2**23
+#: Rows are taken together while their vectors, or their batches' pixels, hold at most this many numbers.
+GROUP = 2**20
 
 
 @engines.register("batched", equality="as serial to rounding")
-def batched(problem: Problem, *, threads: int = 1) -> Batched:
+def batched(problem: Problem, *, threads: int = 0) -> Batched:
     """Many clients in one kernel; for small models and many clients.
 
-    threads: torch's threads inside a kernel; 0: one per core.
+    threads: groups of clients at work at the same time, one core each; 0: as many as there are cores.
     """
     if threads < 0:
         raise ArnoError(f"engine.threads = {threads}", "it must not be negative", "use 0 for one thread per core")
-    import os
-
-    torch.set_num_threads(threads or os.cpu_count() or 1)
-    return Batched(problem)
+    torch.set_num_threads(1)
+    keep_memory()
+    return Batched(problem, threads or os.cpu_count() or 1)
 
 
 class Batched(Serial):
@@ -48,8 +53,9 @@ class Batched(Serial):
 
     name = "batched"
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, threads: int = 1) -> None:
         super().__init__(problem)
+        self.threads = threads
         self._stacks: dict[object, Stack] = {}
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
@@ -57,48 +63,69 @@ class Batched(Serial):
         for work in works:
             if reason := unsupported(self.problem, work):
                 raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
-            delta, loss = torch.empty_like(work.start, memory_format=torch.contiguous_format), torch.zeros(len(work))
-            began, jobs = perf_counter(), list(work.jobs())
-            for rows in groups(self.problem, work):
-                delta[rows], loss[rows] = self._together(work, rows, [jobs[j] for j in rows.tolist()])
-            seconds = torch.full((len(work),), (perf_counter() - began) / len(work))
-            yield work, Result(delta, loss, seconds)
+            began = perf_counter()
+            delta = torch.empty_like(work.start, memory_format=torch.contiguous_format)
+            loss = torch.zeros(len(work))
+            found = list(groups(self.problem, work))
+            shared = self._stack(work, 0).threaded and self.threads > 1 and len(found) > 1
+            run = partial(self._together, work, delta, loss)
+            list(self._pool.map(run, found) if shared else map(run, found))
+            yield work, Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
+
+    def close(self) -> None:
+        """End the threads."""
+        if "_pool" in vars(self):
+            self._pool.shutdown()
+            del self._pool
 
     @torch.no_grad()
-    def _together(self, work: Work, rows: Tensor, jobs: Sequence[Job]) -> tuple[Mat, Tensor]:
+    def _together(self, work: Work, delta: Mat, loss: Tensor, rows: Tensor) -> None:
         """Rows of one network shape, by falling number of steps: all of them step at once."""
         problem, sgd = self.problem, work.sgd
         assert isinstance(problem, Classification)
         cut, mask = windows(work, rows)
-        start = work.start[rows] if cut is None else work.start[rows].gather(1, cut)
-        drift = None if work.drift is None else work.drift[rows] if cut is None else work.drift[rows].gather(1, cut)
-        lr, mu = work.lr[rows, None], work.mu[rows, None]
         stack = self._stack(work, int(rows[0]))
-        w, total = start.clone(), torch.zeros(len(rows), dtype=torch.float64, device=start.device)
-        velocity = torch.zeros_like(w) if sgd.momentum else None
-        steps = work.steps[rows]
-        for step, (x, y, weight) in enumerate(batches(problem, jobs)):
+
+        def pieces(of: Mat | None) -> list[Mat]:
+            if of is None:
+                return []
+            of = of.index_select(0, rows)
+            return [piece.contiguous() for piece in (of if cut is None else of.gather(1, cut)).split(stack.sizes, 1)]
+
+        lr, mu = work.lr[rows, None], work.mu[rows, None]
+        near = bool(mu.any())
+        start, drift = pieces(work.start), pieces(work.drift)
+        masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
+        w, g = [piece.clone() for piece in start], [torch.empty_like(piece) for piece in start]
+        velocity = [torch.zeros_like(piece) for piece in w] if sgd.momentum else []
+        total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
+        for step, (x, y, weight) in enumerate(batches(problem, work, rows)):
             live = len(y)
-            p, rate = w[:live], lr[:live]
-            g, losses = stack.gradient(p, x, y, weight)
-            total[:live] += losses
+            now, rate = [piece[:live] for piece in w], lr[:live]
+            grads = [piece[:live] for piece in g]
+            total[:live] += stack.gradient(now, grads, x, y, weight)
             if sgd.clip is not None:
-                g.mul_((sgd.clip / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))
-            if sgd.weight_decay:
-                g.add_(p, alpha=sgd.weight_decay)
-            if mu.any():
-                g.addcmul_(p - start[:live], mu[:live])
-            if drift is not None:
-                g.add_(drift[:live])
-            if mask is not None:
-                g.mul_(mask[:live])
-            if velocity is not None:
-                g = velocity[:live].mul_(sgd.momentum).add_(g) if step else velocity[:live].copy_(g)
-            p.addcmul_(g, rate, value=-1)
-        delta = w - start
+                norm = torch.stack([v.square().sum(1, keepdim=True) for v in grads]).sum(0).sqrt()
+                for v in grads:
+                    v.mul_((sgd.clip / (norm + 1e-6)).clamp(max=1.0))
+            for i, (p, v) in enumerate(zip(now, grads, strict=True)):
+                if sgd.weight_decay:
+                    v.add_(p, alpha=sgd.weight_decay)
+                if near:
+                    v.addcmul_(p - start[i][:live], mu[:live])
+                if drift:
+                    v.add_(drift[i][:live])
+                if masks:
+                    v.mul_(masks[i][:live])
+                if velocity:
+                    past = velocity[i][:live]
+                    v = past.mul_(sgd.momentum).add_(v) if step else past.copy_(v)
+                p.addcmul_(v, rate, value=-1)
+        moved = torch.cat([piece.sub_(before) for piece, before in zip(w, start, strict=True)], 1)
         if cut is not None:
-            delta = torch.zeros_like(work.start[rows]).scatter_(1, cut, delta)
-        return delta, (total / steps).to(torch.float32).cpu()
+            moved = moved.new_zeros(len(rows), delta.shape[1]).scatter_(1, cut, moved)
+        delta.index_copy_(0, rows, moved)
+        loss[rows.cpu()] = (total / work.steps[rows]).to(torch.float32).cpu()
 
     def _stack(self, work: Work, row: int) -> Stack:
         problem = self.problem
@@ -110,24 +137,41 @@ class Batched(Serial):
             self._stacks[shape] = Dense(module) if isinstance(module, MLP) else Vmapped(module)
         return self._stacks[shape]
 
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, initializer=partial(torch.set_num_threads, 1))
+
 
 class Stack(Protocol):
-    """Gradients of many models at once."""
+    """Gradients of many models at once.
 
-    def gradient(self, w: Mat, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Mat, Tensor]:
-        """∇ of Σ_i weight_i · cross-entropy_i for each row, and its value."""
+    sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
+    threaded: whether several threads may ask at the same time.
+    """
+
+    sizes: list[int]
+    threaded: bool
+
+    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Write ∇ of Σ_i weight_i · cross-entropy_i for each row into `g`, and return its value."""
         ...
 
 
 class Dense:
     """Softmax regression and perceptrons, written out: δ ← p − 1_y, and down the layers ∇W = δᵀ h, δ ← (δ W) ∘ act′."""
 
-    def __init__(self, module: MLP) -> None:
-        self.layout, self.tanh = Layout.of(module), module.activation == "tanh"
+    threaded = True
 
-    def gradient(self, w: Mat, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Mat, Tensor]:
+    def __init__(self, module: MLP) -> None:
+        slots = Layout.of(module).slots
+        self.sizes, self.shapes, self.tanh = (
+            [s.numel for s in slots],
+            [s.shape for s in slots],
+            module.activation == "tanh",
+        )
+
+    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """One forward and one backward pass in batched products."""
-        g = torch.empty_like(w)
         layers, grads = self._layers(w), self._layers(g)
         inputs = [x.flatten(2)]
         for matrix, bias in layers[:-1]:
@@ -138,28 +182,30 @@ class Dense:
         logits -= logits.logsumexp(-1, keepdim=True)
         picked = y[..., None]
         losses = -(logits.gather(-1, picked)[..., 0] * weight).sum(1)
-        back = logits.exp_().scatter_add_(-1, picked, -torch.ones_like(picked, dtype=w.dtype)).mul_(weight[..., None])
+        minus = torch.full_like(picked, -1, dtype=logits.dtype)
+        back = logits.exp_().scatter_add_(-1, picked, minus).mul_(weight[..., None])
         for i in reversed(range(len(layers))):
-            grads[i][0].copy_(torch.bmm(back.mT, inputs[i]))
-            grads[i][1].copy_(back.sum(1))
+            torch.bmm(back.mT, inputs[i], out=grads[i][0])
+            torch.sum(back, 1, out=grads[i][1])
             if i:
                 h = inputs[i]
                 back = torch.bmm(back, layers[i][0]).mul_(1 - h * h if self.tanh else h > 0)
-        return g, losses.double()
+        return losses.double()
 
-    def _layers(self, rows: Mat) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases of every row as views."""
-        slots, n = self.layout.slots, len(rows)
-        views = [rows[:, slot.span].unflatten(1, slot.shape) for slot in slots]
-        assert all(len(view) == n for view in views)
+    def _layers(self, pieces: list[Mat]) -> list[tuple[Tensor, Tensor]]:
+        """Weights and biases of every row."""
+        views = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
         return list(zip(views[::2], views[1::2], strict=True))
 
 
 class Vmapped:
     """Any network, by `vmap` over the gradient of one."""
 
+    threaded = False
+
     def __init__(self, module: nn.Module) -> None:
         layout = Layout.of(module)
+        self.sizes = [layout.size]
 
         def loss(w: Vec, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             logits = torch.func.functional_call(module, layout.views(w), (x,))
@@ -168,11 +214,13 @@ class Vmapped:
 
         self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def gradient(self, w: Mat, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Mat, Tensor]:
+    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient of every row."""
         with torch.enable_grad():
-            g, losses = self._gradient(w, x, y, weight)
-        return g.detach(), losses.detach().double()
+            found, losses = self._gradient(w[0], x, y, weight)
+        g[0].copy_(found)
+        value: Tensor = losses.detach().double()
+        return value
 
 
 def unsupported(problem: Problem, work: Work) -> str:
@@ -204,7 +252,7 @@ def groups(problem: Problem, work: Work) -> Iterator[Tensor]:
     for rows in shapes.values():
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
-        yield from order.split(at_once)
+        yield from order.tensor_split(-(-len(order) // at_once))
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -220,31 +268,36 @@ def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
     return None, mask
 
 
-def batches(problem: Classification, jobs: Sequence[Job]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Step by step, the batches of those still at work, padded to the largest: samples, labels, weights 1/size or 0."""
-    plans = [plan(problem, job) for job in jobs]
-    for step in range(max((len(p) for p in plans), default=0)):
-        now = [p[step] for p in plans if step < len(p)]
-        size = max(len(rows) for rows in now)
-        if all(len(rows) == size for rows in now):
-            index = torch.stack(now)
-            weight = torch.full(index.shape, 1 / size, dtype=problem.dtype, device=problem.device)
-        else:
-            lengths = torch.tensor([len(rows) for rows in now])[:, None]
-            index = nn.utils.rnn.pad_sequence(now, batch_first=True)
-            real = torch.arange(size) < lengths
-            weight = (real.to(problem.dtype) / lengths).to(problem.device)
-        index = index.to(problem.device)
-        flat = index.flatten()
-        x = problem.transform.normalise(problem.x[flat], problem.dtype).unflatten(0, index.shape)
-        yield x, problem.y[flat].view(index.shape), weight
+    index, sizes = plan(problem, work, rows)
+    ahead = torch.arange(index.shape[2])
+    for step, size in enumerate(sizes.T):
+        size = size[: int(size.count_nonzero()), None]
+        widest = int(size.max())
+        flat = index[: len(size), step, :widest].flatten().to(problem.device)
+        weight = (ahead[:widest] < size) / size.to(problem.dtype)
+        x = problem.transform.normalise(problem.x.index_select(0, flat), problem.dtype)
+        y = problem.y.index_select(0, flat)
+        yield x.unflatten(0, weight.shape), y.view(weight.shape), weight.to(problem.device)
 
 
-def plan(problem: Classification, job: Job) -> list[Tensor]:
-    """A client's batches as sample indices: the order that the serial engine draws."""
-    rows, shuffle = problem.partition[job.client], job.stream("batches")
-    found: list[Tensor] = []
-    for _ in range(job.epochs):
-        order = rows[torch.randperm(len(rows), generator=shuffle)] if job.sgd.shuffle else rows
-        found += order.split(job.batch_size)
-    return found
+def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Which samples each row takes in each step, [rows, steps, batch], drawn as for the serial engine; and how many."""
+    rows = rows.cpu()
+    clients, epochs, batch = work.clients[rows], work.epochs[rows], work.batch_size[rows]
+    first, size = problem.partition.offsets[clients], problem.sizes[clients]
+    once, steps, widest = -(-size // batch), int(work.steps[rows].max()), int(batch.max())
+    drawn = []
+    for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):
+        shuffle = stream(work.seed, "batches", work.round, client)
+        drawn += [torch.randperm(n, generator=shuffle) if work.sgd.shuffle else torch.arange(n) for _ in range(times)]
+    order, length = torch.cat(drawn), epochs * size
+    row = torch.arange(len(rows)).repeat_interleave(length)
+    number = torch.arange(len(order)) - (length.cumsum(0) - length)[row]  # of a sample among all that the row takes
+    epoch, place = number // size[row], number % size[row]
+    step = epoch * once[row] + place // batch[row]
+    cell = row * steps + step
+    index = torch.zeros(len(rows) * steps * widest, dtype=torch.int64)
+    index[cell * widest + place % batch[row]] = problem.partition.indices[first[row] + order].long()
+    return index.view(len(rows), steps, widest), torch.bincount(cell, minlength=len(rows) * steps).view(-1, steps)

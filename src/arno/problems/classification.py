@@ -80,7 +80,12 @@ class Classification:
     def inputs(self, x: Tensor) -> Tensor:
         """Stored samples as the network takes them: normalised, in the memory layout that suits it."""
         x = self.transform.normalise(x, self.dtype)
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.ndim == 4 else x
+        if not self.channels_last or x.ndim != 4:
+            return x
+        if x.shape[1] == 1:  # both layouts are the same bytes: say which one is meant
+            _, _, height, width = x.shape
+            return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
+        return x.contiguous(memory_format=torch.channels_last)
 
     def init(self, seed: int) -> Vec:
         """Freshly initialised weights, from a stream of their own."""
@@ -202,7 +207,8 @@ class Classification:
     def _losses(self, w: Vec, samples: Iterable[Tensor]) -> Tensor:
         out = []
         for rows in (rows.to(self.device) for rows in samples):
-            sums = [F.cross_entropy(z, b, reduction="sum") for z, b in self._forward(w, self.x[rows], self.y[rows])]
+            x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
+            sums = [F.cross_entropy(z, b, reduction="sum") for z, b in self._forward(w, x, y)]
             out.append(torch.stack(sums).sum() / len(rows))
         return torch.stack(out)
 
@@ -287,7 +293,7 @@ class ClassificationLearner:
             for _ in range(job.epochs):
                 order = rows[torch.randperm(len(rows), generator=shuffle)] if job.sgd.shuffle else rows
                 for piece in order.to(problem.device).split(chunk):
-                    x, y = problem.x[piece], problem.y[piece]
+                    x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
                     if job.sgd.augment:
                         x = problem.transform.augment(x, augment)
                     x = problem.inputs(x)
