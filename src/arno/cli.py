@@ -23,6 +23,7 @@ examples
   arno run method=fedprox method.mu=0.1 partition.alpha=0.1 rounds=100 seed=1
   arno run data=fashion_mnist model=lenet5 clients=100 participation=0.1 local.lr=0.05
   arno compare method=fedavg,fedprox partition.alpha=0.1,1.0 seed=0..4
+  arno report compare                                   what came of it, as one HTML file
   arno resume runs/20260131-120000-fedavg-1a2b          go on where a run was stopped
   arno methods                                          what there is, with papers and settings
 """
@@ -66,6 +67,23 @@ Settings and their defaults:
   rho=false samples=100       estimate the selection's skew, from so many selections a round
   out=DIR track=mlflow        the folder; trackers
 Commas and ranges make a sweep: seltype=rand,powd,adapowd powd=6,9,15 seed=0..19
+"""
+
+
+REPORT = """\
+One HTML file about runs: the table with intervals and paired differences, curves over rounds, local steps, bytes and
+idealised parallel time, who holds what, how well each client is served, drift, selection, what each method shows of
+itself, in what the runs differ, and how to reproduce them. It needs no network, so it can be mailed or kept.
+
+RUN is the folder of a run, or that of a comparison. Runs that differ only in their seed are taken together.
+"""
+
+REPORT_EXAMPLES = """\
+examples
+  arno report demo                                      a comparison; writes demo/report.html
+  arno report runs/a runs/b runs/c --out abc.html       some runs
+  arno report demo --pdf                                also figures for a paper, in demo/figures
+  arno run … eval.clients=true                          records how well each client is served
 """
 
 
@@ -250,6 +268,36 @@ def compare(arguments: list[str]) -> int:
     return grid(options.overrides, options.jobs)
 
 
+def report(arguments: list[str]) -> int:
+    """write one HTML file about runs: tables, curves, clients, drift"""
+    parser = _parser("report", REPORT, REPORT_EXAMPLES, settings=False)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run or of a comparison")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html, in RUN if there is only one")
+    parser.add_argument("--png", action="store_true", help="also every picture as PNG, in `figures` beside the file")
+    parser.add_argument("--pdf", action="store_true", help="the same as PDF")
+    options = parser.parse_args(arguments)
+
+    from .experiment.comparison import Comparison
+    from .report.figures import write_figures
+    from .report.html import write_report
+
+    cells = [cell for run in options.runs for cell in _cells(run)]
+    one = options.runs[0] if len(options.runs) == 1 else None
+    found = Comparison.open(one) if one is not None and cells != [one] else Comparison.of(cells)
+    path = options.out or (one or Path()) / "report.html"
+    write_report(found, path)
+    kinds = [kind for kind in ("png", "pdf") if getattr(options, kind)]
+    if kinds:
+        print(f"figures: {write_figures(found, path.parent / 'figures', kinds)}")
+    print(path)
+    return 0
+
+
+def _cells(path: Path) -> list[Path]:
+    """A run, or the runs in a folder."""
+    return [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml")) or [path]
+
+
 def methods(arguments: list[str]) -> int:
     """list the methods: paper, formula, parts, settings"""
     parser = _parser("methods", settings=False)
@@ -354,6 +402,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "resume": resume,
     "compare": compare,
+    "report": report,
     "methods": methods,
     "data": data,
     "conform": conform,

@@ -202,7 +202,7 @@ class QRMix(Part):
         from ..report.panel import Chart, lines_of
 
         history = run.history
-        count = sum(name.startswith("qrmix_eigenvalue_") for name in history)
+        count = sum(str(name).startswith("qrmix_eigenvalue_") for name in history)
         values = {f"qrmix_eigenvalue_{i}": f"λ{i}" for i in range(1, count + 1)}
         shares = {"qrmix_energy": "share of the Hessian's trace kept", "qrmix_cosine": "cosine of step and plain mean"}
         norms = {"qrmix_update_norm": "QR-Mix", "qrmix_mean_norm": "plain mean"}

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArnoError
 from ..version import __version__
-from . import panels, tables
+from . import panels, sections
 
 if TYPE_CHECKING:
     from ..experiment.comparison import Comparison, Group
 
 CURVES = (
-    "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of its "
-    "seeds that ends. Idealised parallel time counts the longest client of each round, or the sum where clients train one "
-    "after the other; evaluation and aggregation are left out."
+    "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of "
+    "its seeds that ends. Idealised parallel time counts the longest client of each round, or the sum where they train "
+    "one after the other; evaluation and aggregation are left out."
 )
 
 
@@ -39,19 +39,19 @@ def write_report(comparison: Comparison, path: Path) -> None:
     values = {
         "title": escape(title(comparison)),
         "lead": escape(lead(comparison)),
-        "verdict": tables.verdict(comparison),
-        "summary": tables.summary(comparison),
+        "verdict": sections.verdict(comparison),
+        "summary": sections.summary(comparison),
         "curves": CURVES,
-        "configuration": tables.configuration(comparison),
-        "reproduce": tables.reproduce(comparison),
+        "configuration": sections.configuration(comparison),
+        "reproduce": sections.reproduce(comparison),
         "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. It needs no network.",
-        "data": embedded(data),
         "css": _packaged("report.css"),
         "js": _packaged("report.js"),
+        "data": embedded(data),
     }
     page = _packaged("report.html")
     for name, text in values.items():
-        page = page.replace("{{" + name + "}}", text, 1)
+        page = page.replace("{{" + name + "}}", text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -62,18 +62,12 @@ def write_report(comparison: Comparison, path: Path) -> None:
 def place(comparison: Comparison, name: str) -> dict[str, Any]:
     """What is drawn of the groups in one setting: the curves, and panels and notes by section."""
     groups = [group for group in comparison.members if group.setting == name and group.runs]
-    own, missing = panels.of_parts(groups)
-    sections = {
-        "clients": [*panels.holdings(groups), *panels.served(groups), *panels.selection(groups)],
-        "drift": panels.drift(groups),
-        "methods": own,
-    }
-    found = {section: [panel for panel in some if panels.drawn(panel)] for section, some in sections.items()}
+    found, missing = panels.by_section(groups)
     titles = {panel.title for some in found.values() for panel in some}
     notes = {"clients": list(_missing(groups, titles)), "drift": [], "methods": missing}
     if not found["drift"]:
         notes["drift"].append("These runs hold no records of their clients' updates.")
-    if not own and not missing:
+    if not found["methods"] and not missing:
         notes["methods"].append("None of these methods has a panel of its own.")
     return {
         "name": name or "all runs",
@@ -89,7 +83,7 @@ def _missing(groups: Iterable[Group], titles: set[str]) -> Iterable[str]:
     if not runs or any(run.config["problem"]["kind"] != "classification" for run in runs):
         return
     if "Who holds what" not in titles:
-        yield "Who holds which classes was not recorded: the data are too many, or the run is older. See arno data show."
+        yield "Who holds which classes was not recorded (too many clients, or an older run); arno data show draws it."
     if "How well each client is served" not in titles:
         yield "How accuracy spreads over the clients was not recorded. Run with eval.clients=true to see it here."
     if "Who takes part" not in titles and all(len(run.clients) for run in runs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ class HeatMap:
 Panel = Chart | HeatMap
 
 
-def band(name: str, curves: Sequence[Mapping[float, float]]) -> Line:
+def band(name: str, curves: Sequence[Mapping[Any, float]]) -> Line:
     """The mean of curves (x → y) at the points that all of them have, ± one standard deviation if there are several.
 
     >>> band("a", [{1: 1.0, 2: 2.0}, {1: 3.0}])

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArnoError
 from .panel import Chart, HeatMap, Line, Panel, band, over_seeds
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ METRICS = {
 }
 LOG = ("gap", "distance")
 AXES = {
-    "round": "rounds",
+    "round": "round",
     "local_steps": "local steps",
     "uploaded_bytes": "uploaded bytes",
     "parallel_seconds": "idealised parallel seconds",
@@ -51,7 +50,8 @@ class Curves:
             score = line["y"].get(metric, {"y": [], "low": [], "high": []})
             kept = [i for i, y in enumerate(score["y"]) if y is not None]
             x = [line["x"][axis][i] for i in kept]
-            lines.append(Line(line["name"], x, *([score[k][i] for i in kept if score[k]] for k in ("y", "low", "high"))))
+            mean, low, high = ([score[k][i] for i in kept if score[k]] for k in ("y", "low", "high"))
+            lines.append(Line(line["name"], x, mean, low, high))
         return Chart("", "", lines, self.axes[axis], self.metrics[metric], metric in LOG)
 
 
@@ -67,7 +67,7 @@ def curves(groups: Sequence[Group]) -> Curves:
         x = {axis: [_mean(run[axis][t] for run in runs) for t in rounds] for axis in AXES if axis != "round"}
         y = {}
         for name in scores:
-            found = band("", [run[name].dropna().to_dict() for run in runs])
+            found = band("", [dict(run[name].dropna().items()) for run in runs])
             at = {t: i for i, t in enumerate(found.x)}
             y[name] = {
                 part: [values[at[t]] if t in at else None for t in rounds] if len(values) else []
@@ -94,6 +94,14 @@ def parallel_seconds(run: RunResult) -> pd.Series:
     return taken.reindex(run.history.index, fill_value=0.0).cumsum()
 
 
+def by_section(groups: Sequence[Group]) -> tuple[dict[str, list[Panel]], list[str]]:
+    """Every panel with something to see, by section of the report; and what went wrong with the methods' own."""
+    own, wrong = of_parts(groups)
+    clients = [*holdings(groups), *served(groups), *selection(groups)]
+    sections = {"clients": clients, "drift": drift(groups), "methods": own}
+    return {name: [panel for panel in some if drawn(panel)] for name, some in sections.items()}, wrong
+
+
 def drift(groups: Sequence[Group]) -> list[Panel]:
     """Norms and cosines of the clients' updates over the rounds."""
     norm = "Mean over the cohort of ‖Δ_k‖, how far a client moves in a round."
@@ -118,8 +126,8 @@ def holdings(groups: Sequence[Group]) -> list[Panel]:
         skew = float(abs(share - counts.sum(0) / counts.sum()).sum(1).mean() / 2)
         some = "" if len(shown) == n else f" Every {shown.step}th of {n:,} clients is shown."
         text = (
-            f"Samples of each class at each client, seed {seed}. On average {skew:.0%} of a client's samples would have "
-            f"to change their class for it to look like all data together.{some}"
+            f"Samples of each class at each client, seed {seed}. On average {skew:.0%} of a client's samples would "
+            f"have to change their class for it to look like all data together.{some}"
         )
         rows, columns = [str(c) for c in range(counts.shape[1])][::-1], [str(k) for k in shown]
         cells = counts[shown].T[::-1].tolist()
@@ -178,12 +186,11 @@ def of_parts(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
             parts += [registry("select").build(config["select"], config["participation"])] if config else []
             for part in parts:
                 each = [part.panels(run) for run in runs]
-                found += [
-                    replace(over_seeds(same), title=f"{group.name}: {same[0].title}") for same in zip(*each, strict=False)
-                ]
-        except (ArnoError, OSError, KeyError) as error:  # a user's own method may have moved, or records may be old
+                merged = [over_seeds(same) for same in zip(*each, strict=False)]
+                found += [replace(panel, title=f"{group.name}: {panel.title}") for panel in merged]
+        except Exception as error:  # a user's own method may have moved, and its panels may fail in any way
             notes.append(f"{group.name}: its own panels are missing ({error})")
-    return [panel for panel in found if drawn(panel)], notes
+    return found, notes
 
 
 def drawn(panel: Panel) -> bool:

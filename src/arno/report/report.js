@@ -66,7 +66,7 @@ function drawLines(figure) {
   [y0, y1] = [share ? Math.max(0, y0 - room) : y0 - room, share ? Math.min(1, y1 + room) : y1 + room];
   const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
   const py = (y) => bottom - ((to(Math.max(y, y0)) - to(y0)) / (to(y1) - to(y0))) * (bottom - top);
-  for (const y of log ? decades(y0, y1) : ticks(y0, y1, H / 60)) {
+  for (const y of log ? decades(y0, y1) : ticks(y0, y1, H / 42)) {
     add(svg, "line", { x1: left, x2: right, y1: py(y), y2: py(y), class: "grid" });
     add(svg, "text", { x: left - 8, y: py(y) + 4, class: "tick end" }, written(y));
   }
@@ -106,7 +106,7 @@ const spread = (line, j) => written(line.y[j]) + (line.low.length ? ` ± ${writt
 function drawCells(figure) {
   const { panel, plot } = figure, [n, m] = [panel.rows.length, panel.columns.length];
   const W = Math.max(260, plot.clientWidth), left = 46, top = 22, right = W - 6;
-  const w = Math.min(46, (right - left) / m), h = Math.max(9, Math.min(26, w, 560 / n)), H = Math.round(top + n * h + 40);
+  const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n)), H = Math.round(top + n * h + 40);
   const svg = frame(figure, W, H), values = panel.cells.flat().filter((v) => v !== null);
   const low = panel.root ? 0 : Math.min(...values), high = Math.max(...values);
   const shade = (v) => (panel.root ? Math.sqrt(v / (high || 1)) : (v - low) / (high - low || 1));
@@ -214,8 +214,6 @@ function show(host, panel, large = false) {
   figure.numbers.addEventListener("toggle", () => draw(figure));
   figures.push(figure);
   legend(figure);
-  draw(figure);
-  return figure;
 }
 
 function chosen() {
@@ -266,6 +264,7 @@ function page() {
     for (const panel of panels) show(target, panel);
     for (const note of place.notes[section] || []) add(target, "p", { class: "note" }, note);
   }
+  figures.forEach(draw);
 }
 
 choice(document.getElementById("places"), "place", "Setting", Object.fromEntries(report.places.map((p, i) => [i, p.name])));

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
+from ..experiment.comparison import METRICS
 from ..experiment.config import written
+from .statistics import differences
+from .statistics import summary as summarised
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,33 +32,42 @@ SCORES = ("final", "best", "area", "worst_decile")
 
 def verdict(comparison: Comparison) -> str:
     """Who wins, if anybody; and what is missing."""
-    from ..experiment.comparison import METRICS
-
-    said = []
-    winners = comparison.winners() if any(group.runs for group in comparison.members) else []
-    for place in comparison.places:
-        groups = [group for group in comparison.members if group.setting == place and group.runs]
-        where = f"{escape(place)}: " if place else ""
-        best = next((group.name for group in groups if group.label in winners), None)
-        metric = escape(METRICS.get(comparison.metric, comparison.metric)) if groups else ""
-        if best is not None:
-            said.append(
-                f"{where}<strong class='winner'>{escape(best)}</strong> has the best final {metric}: the paired 95 % "
-                "interval of its difference to every other lies on its side of zero."
-            )
-        elif len(groups) > 1 and max(len(group.runs) for group in groups) < 2:
-            said.append(f"{where}one seed tells no difference between methods from chance: no winner is marked.")
-        elif len(groups) > 1:
-            said.append(f"{where}nobody's final {metric} is better than everybody else's beyond the noise between seeds.")
-    boxes = f"<div class='verdict'>{''.join(f'<p>{one}</p>' for one in said)}</div>" if said else ""
-    odd = list(problems(comparison))
+    said = [f"<p>{one}</p>" for place in comparison.places for one in _winner(comparison, place)]
+    boxes = f"<div class='verdict'>{''.join(said)}</div>" if said else ""
+    odd = [f"<p>{escape(one)}</p>" for one in problems(comparison)]
     if odd:
-        lines = "".join(f"<p>{escape(one)}</p>" for one in odd)
-        boxes += f"<div class='verdict warn' role='note'><p><strong>Not everything went to its end.</strong></p>{lines}</div>"
+        head = "<p><strong>Not everything went to its end.</strong></p>"
+        boxes += f"<div class='verdict warn' role='note'>{head}{''.join(odd)}</div>"
     return boxes
 
 
-def problems(comparison: Comparison) -> Iterable[str]:
+def _winner(comparison: Comparison, place: str) -> Iterator[str]:
+    """The best mean of a setting, and whether that is more than chance."""
+    frame = comparison.table()
+    rows = frame[(frame["setting"] == place) & (frame["seeds"] > 0)]
+    if len(rows) < 2:
+        return
+    best, where = rows.iloc[0], f"{escape(place)}: " if place else ""
+    metric = METRICS.get(comparison.metric, comparison.metric)
+    name = f"<strong class='{'winner' if best['winner'] else ''}'>{escape(best['name'])}</strong>"
+    text = f"{where}{name} has the best final {escape(metric)}, {best['final']:.4f} on average"
+    if best["winner"]:
+        yield f"{text}; the paired 95 % interval of its lead over every other excludes zero."
+        return
+    finals = comparison.finals()
+    gaps = {
+        row["name"]: differences(finals[best["label"]], finals[row["label"]]) for _, row in rows.iloc[1:].iterrows()
+    }
+    spans = {other: summarised(gap) for other, gap in gaps.items()}
+    if all(isnan(span.low) for span in spans.values()):
+        yield f"{text}. With one seed that may be chance: there is no interval, and no winner is marked."
+        return
+    equal = [escape(other) for other, span in spans.items() if not (span.low > 0 or span.high < 0)]
+    why = f"its lead over {', '.join(equal)} may be chance" if equal else "some of its runs have no result"
+    yield f"{text}; but no winner is marked: {why}."
+
+
+def problems(comparison: Comparison) -> Iterator[str]:
     """Runs that diverged, failed or are not over."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
@@ -64,7 +76,7 @@ def problems(comparison: Comparison) -> Iterable[str]:
         for seed, run in sorted(group.runs.items()):
             status = run.folder.manifest().get("status")
             if status != "done":
-                yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}; counted as far as it went"
+                yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}, counted so far"
         absent = [seed for seed in comparison.seeds if seed not in group.runs and seed not in group.lost]
         if absent:
             yield f"{group.label}: no finished run with seed {', '.join(map(str, absent))}"
@@ -72,8 +84,6 @@ def problems(comparison: Comparison) -> Iterable[str]:
 
 def summary(comparison: Comparison) -> str:
     """The scores with their intervals, and the paired differences."""
-    from ..experiment.comparison import METRICS
-
     if not any(group.runs for group in comparison.members):
         return "<p class='note'>No run has a result.</p>"
     metric = METRICS.get(comparison.metric, comparison.metric)
@@ -93,8 +103,8 @@ def summary(comparison: Comparison) -> str:
             lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}<td>{row['seeds']}{lost}</td></tr>")
     caption = (
-        "Mean ± standard deviation over the seeds; below, the 95 % interval of the mean (Student's t; one seed has none). "
-        "★ marks a winner, where the paired intervals say so."
+        "Mean ± standard deviation over the seeds; below, the 95 % interval of the mean (Student's t; one seed has "
+        "none). ★ marks a winner, where the paired intervals say so."
     )
     return _table(caption, ["", *heads], rows) + _differences(comparison, metric)
 
@@ -137,7 +147,7 @@ def configuration(comparison: Comparison) -> str:
                 for mine in settings.differing.values()
             )
             rows.append(f"<tr><th scope='row'><code>{escape(key)}</code></th>{cells}</tr>")
-        out += _table("What differs between the groups, besides the seed.", ["", *settings.differing], rows)
+        out += _table("What differs between the groups, besides the seed.", ["", *settings.differing], rows, "text")
     shared = "".join(
         f"<dt><code>{escape(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
         for key, value in settings.shared.items()
@@ -194,7 +204,7 @@ def interval(mean: float, low: float, high: float, first: float, last: float, ze
 def number(value: float, form: str = ".4f") -> str:
     """A number as a table shows it.
 
-    >>> number(0.91234), number(1234567), number(float("nan")), number(3)
+    >>> number(0.91234), number(1234567), number(float("nan")), number(3, ".0f")
     ('0.9123', '1.23M', '–', '3')
     """
     if not isfinite(value):
@@ -202,7 +212,7 @@ def number(value: float, form: str = ".4f") -> str:
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= unit:
             return f"{value / min(unit, 1e3 if letter == 'k' else unit):.3g}{letter}"
-    return f"{value:.0f}" if float(value).is_integer() and form == ".4f" and abs(value) > 1 else f"{value:{form}}"
+    return f"{value:{form}}"
 
 
 def duration(seconds: float) -> str:
@@ -219,7 +229,7 @@ def duration(seconds: float) -> str:
 
 def _cell(row: pd.Series[Any], name: str) -> str:
     mean, std, low, high = (float(row[f"{name}{end}"]) for end in ("", "_std", "_low", "_high"))
-    form = ".4f" if name in SCORES else ".1f"
+    form = ".4f" if name in SCORES else ".1f" if name == "seconds" else ".0f"
     spread = f" ± {number(std, form)}" if isfinite(std) and (std > 0 or name in SCORES) else ""
     small = f"<small>[{number(low, form)}, {number(high, form)}]</small>" if isfinite(low) and name in SCORES else ""
     return f"<td>{number(mean, form)}{spread}{small}</td>"
@@ -231,10 +241,10 @@ def _ends(frame: pd.DataFrame, name: str, prefix: str | None = None) -> tuple[fl
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
-def _table(caption: str, heads: Sequence[str], rows: Sequence[str]) -> str:
-    head = "".join(f"<th scope='col'>{escape(text)}</th>" if text else "<td></td>" for text in heads)
+def _table(caption: str, heads: Sequence[str], rows: Sequence[str], kind: str = "number") -> str:
+    head = "".join(f"<th scope='col' class='{kind}'>{escape(text)}</th>" if text else "<td></td>" for text in heads)
     return (
-        f"<div class='card'><div class='scroll' tabindex='0' role='region' aria-label='{escape(caption, quote=True)}'>"
-        f"<table class='wide'><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<div class='card'><p class='caption'>{escape(caption)}</p><div class='scroll' tabindex='0' role='region' "
+        f"aria-label='{escape(caption)}'><table class='wide'><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )
