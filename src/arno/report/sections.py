@@ -27,6 +27,7 @@ LABELS = {
     "bytes": "uploaded",
     "seconds": "seconds",
 }
+TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 SCORES = ("final", "best", "area", "worst_decile")
 
 
@@ -130,7 +131,7 @@ def _differences(comparison: Comparison, metric: str) -> str:
         )
     caption = (
         f"Paired differences of the final {metric} at the same seeds, hence the same split and cohorts, to the first "
-        "method; p of the paired t test, and corrected by Holm for the number of tests."
+        f"method; p of {TESTS[comparison.record.get('test') or 't']}, and corrected by Holm for the number of tests."
     )
     return _table(caption, ["", "difference", "95 % interval", "", "p", "p, Holm", "pairs"], rows)
 
@@ -230,7 +231,7 @@ def duration(seconds: float) -> str:
 def _cell(row: pd.Series[Any], name: str) -> str:
     mean, std, low, high = (float(row[f"{name}{end}"]) for end in ("", "_std", "_low", "_high"))
     form = ".4f" if name in SCORES else ".1f" if name == "seconds" else ".0f"
-    spread = f" ± {number(std, form)}" if isfinite(std) and (std > 0 or name in SCORES) else ""
+    spread = f" ± {number(std, form)}" if isfinite(std) and name in (*SCORES, "seconds") else ""
     small = f"<small>[{number(low, form)}, {number(high, form)}]</small>" if isfinite(low) and name in SCORES else ""
     return f"<td>{number(mean, form)}{spread}{small}</td>"
 

@@ -1,0 +1,164 @@
+"""The report in a real browser: Debian's Chromium, driven by Playwright. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arno.experiment.comparison import Comparison, Group
+from arno.experiment.run import RunResult
+from arno.report.html import write_report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install arno[browser]")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path: apt-get install chromium")
+
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CURVES = "#curves-figure path.line"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page that is open, with what it said and what it asked for."""
+
+    def __init__(self, browser: Any, report: Path, width: int = 1280) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page = browser.new_page(viewport={"width": width, "height": 800})
+        self.page.set_default_timeout(10_000)
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(report.as_uri())
+
+    def curves(self) -> dict[str, str]:
+        return {p.get_attribute("data-name"): p.get_attribute("d") for p in self.page.query_selector_all(CURVES)}
+
+    def label(self, axis: str) -> str:
+        return self.page.locator(f"#curves-figure text.label.{axis}").inner_html()
+
+    def choose(self, value: str) -> None:
+        self.page.locator(f"input[value='{value}']").check(force=True)
+
+
+@pytest.fixture
+def report(runs: list[Path], tmp_path: Path) -> Path:
+    write_report(Comparison.of(runs), tmp_path / "report.html")
+    return tmp_path / "report.html"
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path)]
+
+
+def test_curves_are_drawn_without_errors_or_requests(chromium, report):
+    visit = Visit(chromium, report)
+    curves = visit.curves()
+    assert curves.keys() == {"fedavg", "scaffold"}
+    for path in curves.values():
+        x, y = zip(*points(path), strict=True)
+        assert len(x) == 4
+        assert list(x) == sorted(set(x))
+        assert len(set(y)) > 1
+    assert visit.page.locator("#curves-figure path.band").count() == 2
+    assert visit.page.locator("figure.card").count() >= 6
+    for svg in visit.page.query_selector_all("figure svg"):
+        assert svg.get_attribute("role") == "img"
+        assert len(svg.get_attribute("aria-label")) > 20
+    visit.page.mouse.wheel(0, 5000)
+    assert visit.said == []
+    assert [url for url in visit.asked if not url.startswith("data:")] == [report.as_uri()]
+
+
+def test_the_switches_change_axis_and_curves(chromium, report):
+    visit = Visit(chromium, report)
+    seen = [(visit.label("x"), visit.label("y"), visit.curves())]
+    for value in ("uploaded_bytes", "parallel_seconds", "test_loss", "local_steps"):
+        visit.choose(value)
+        seen.append((visit.label("x"), visit.label("y"), visit.curves()))
+    assert [(x, y) for x, y, _ in seen] == [
+        ("round", "test F1"),
+        ("uploaded bytes", "test F1"),
+        ("idealised parallel seconds", "test F1"),
+        ("idealised parallel seconds", "test loss"),
+        ("local steps", "test loss"),
+    ]
+    assert seen[1][2] != seen[2][2] != seen[3][2]  # other times, then other scores
+    assert visit.said == []
+
+
+def test_legend_hover_numbers_and_the_keyboard(chromium, report):
+    visit = Visit(chromium, report)
+    visit.page.locator("#curves-figure .legend button", has_text="scaffold").click()
+    assert visit.curves().keys() == {"fedavg"}
+    assert visit.page.locator("#drift-figures .legend button[aria-pressed=false]").count() == 2  # in every figure
+    visit.page.locator("#curves-figure .legend button", has_text="scaffold").press("Enter")
+    assert len(visit.curves()) == 2
+
+    box = visit.page.locator("#curves-figure svg").bounding_box()
+    visit.page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 100)
+    tip = visit.page.locator("#curves-figure .tip")
+    assert tip.is_visible()
+    assert tip.locator("strong").inner_text() == "round: 4"
+    assert set(tip.locator("span").all_inner_texts()) == {"fedavg", "scaffold"}
+
+    visit.page.locator("#curves-figure summary").click()
+    table = visit.page.locator("#curves-figure table")
+    table.wait_for()
+    assert table.locator("th[scope=col]").all_inner_texts() == ["round", "fedavg", "scaffold"]
+    assert table.locator("tbody tr").count() == 4
+
+    visit.page.locator("input[value=test_f1]").focus()
+    visit.page.keyboard.press("ArrowRight")
+    assert visit.label("y") == "test loss"
+    assert visit.said == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_it_fits_the_screen_wide_or_narrow(chromium, report, width):
+    visit = Visit(chromium, report, width)
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    for card in visit.page.query_selector_all("figure svg"):
+        box = card.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    if width == 1280:
+        before = visit.curves()
+        visit.page.set_viewport_size({"width": 700, "height": 800})
+        visit.page.wait_for_function("document.querySelector('#curves-figure svg').clientWidth < 700")
+        assert visit.curves() != before  # drawn again, not shrunk
+
+
+def test_places_and_hostile_labels(chromium, runs, tmp_path):
+    evil = "</script><b id=out>x</b><img src=x onerror=alert(1)>"
+    one, two = RunResult(runs[0]), RunResult(runs[2])
+    members = [Group(evil, "here", {0: one}), Group("b", "here", {0: two}), Group("b", "there", {0: two})]
+    write_report(Comparison(members), tmp_path / "report.html")
+    visit = Visit(chromium, tmp_path / "report.html")
+    assert visit.curves().keys() == {evil, "b"}
+    assert visit.page.locator("#out").count() == 0
+    visit.page.locator("input[name=place][value='1']").check(force=True)
+    assert visit.curves().keys() == {"b"}
+    assert visit.said == []
+    assert len(visit.asked) <= 2

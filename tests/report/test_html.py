@@ -1,0 +1,301 @@
+"""The report: what is in the page is what the runs recorded, and nothing gets out of its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arno.cli import main
+from arno.core.part import Part
+from arno.experiment.comparison import Comparison, Group, Lost
+from arno.experiment.run import RunResult
+from arno.report import panels
+from arno.report.html import write_report
+from arno.report.panel import Chart, HeatMap, Line
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: every tag, the text outside scripts, and the embedded data."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self._in, self.raw = "", "", path.read_text()
+        self.feed(self.raw)
+        self.data = json.loads(self.script)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._in = dict(attrs).get("id", tag) if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in == "data":
+            self.script = data
+        elif not self._in:
+            self.text += data
+
+    def line(self, name: str) -> dict:
+        return next(line for line in self.data["places"][0]["curves"]["lines"] if line["name"] == name)
+
+    def panel(self, title: str) -> dict:
+        return next(p for some in self.data["places"][0]["panels"].values() for p in some if p["title"] == title)
+
+
+def page(comparison: Comparison, folder: Path) -> Page:
+    write_report(comparison, folder / "report.html")
+    return Page(folder / "report.html")
+
+
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_curves_are_the_means_of_the_recorded_metrics_with_their_spread(comparison, runs, tmp_path):
+    found = page(comparison, tmp_path)
+    assert found.data["names"] == ["fedavg", "scaffold"]
+    for name, pair in (("fedavg", runs[:2]), ("scaffold", runs[2:])):
+        line, rows = found.line(name), [metrics(run) for run in pair]
+        for metric in ("test_accuracy", "test_f1", "test_loss", "train_loss", "client_accuracy_worst_decile"):
+            values = np.array([[row[metric] for row in each] for each in rows])
+            mean, std = values.mean(0), values.std(0, ddof=1)
+            for part, expected in (("y", mean), ("low", mean - std), ("high", mean + std)):
+                assert line["y"][metric][part] == pytest.approx(expected.tolist(), rel=1e-5)
+        assert line["x"]["round"] == [1, 2, 3, 4]
+        for axis in ("local_steps", "uploaded_bytes"):
+            expected = np.mean([[row[axis] for row in each] for each in rows], axis=0)
+            assert line["x"][axis] == pytest.approx(expected.tolist(), rel=1e-5)
+        longest = [RunResult(run).clients.groupby("round")["seconds"].max().cumsum().tolist() for run in pair]
+        assert line["x"]["parallel_seconds"] == pytest.approx(np.mean(longest, axis=0).tolist(), rel=1e-4)
+
+
+def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
+    text = " ".join(page(comparison, tmp_path).text.split())
+    for _, row in comparison.table().iterrows():
+        assert f"{row['final']:.4f} ± {row['final_std']:.4f}" in text
+        assert f"[{row['final_low']:.4f}, {row['final_high']:.4f}]" in text
+    [gap] = [row for _, row in comparison.differences().iterrows()]
+    assert "scaffold − fedavg" in text
+    assert f"{gap['difference']:+.4f}" in text
+    assert f"[{gap['low']:+.4f}, {gap['high']:+.4f}]" in text
+    assert "no winner is marked" in text
+    assert "★" not in text.replace("★ marks a winner", "")
+
+
+def test_a_winner_is_marked_where_the_intervals_say_so(comparison, tmp_path, monkeypatch):
+    monkeypatch.setattr(Comparison, "winners", lambda self, metric=None: ["scaffold"])
+    found = page(comparison, tmp_path)
+    assert "scaffold ★" in found.text
+    assert "fedavg ★" not in found.text
+
+
+def test_clients_drift_and_selection_are_those_of_the_records(comparison, runs, tmp_path):
+    found, first = page(comparison, tmp_path), RunResult(runs[0])
+    held = found.panel("Who holds what")
+    assert held["cells"][::-1] == first.counts.T.tolist()
+    served = next(line for line in found.panel("How well each client is served")["lines"] if line["name"] == "fedavg")
+    last = [metrics(run)[-1] for run in runs[:2]]
+    expected = [np.mean([row[f"client_accuracy_p{q}"] for row in last]) for q in range(0, 101, 10)]
+    assert served["y"] == pytest.approx(expected, rel=1e-5)
+    for title, column in (("Norm of the updates", "delta_norm"), ("Agreement of the updates", "delta_cosine")):
+        means = [RunResult(run).clients.groupby("round")[column].mean() for run in runs[:2]]
+        assert found.panel(title)["lines"][0]["y"] == pytest.approx(np.mean(means, axis=0).tolist(), rel=1e-4)
+    [line] = found.panel("Who takes part")["lines"]  # the same cohorts for both methods
+    each = [sorted(RunResult(run).clients["client"].value_counts() / 4, reverse=True) for run in runs[:2]]
+    assert line["name"] == "all alike"
+    padded = np.mean([share + [0.0] * (6 - len(share)) for share in each], axis=0)
+    assert line["y"] == pytest.approx(padded.tolist())
+
+
+def test_labels_and_settings_cannot_break_out(runs, tmp_path):
+    evil = "</script><b>x</b><img src=q onerror=alert(1)>&amp;'\""
+    members = [
+        Group(evil, "a<i>", {0: RunResult(runs[0])}, {1: Lost(evil, True)}),
+        Group("other", "a<i>", {0: RunResult(runs[2])}),
+    ]
+    found = page(Comparison(members, record={"command": f"arno compare {evil}"}), tmp_path)
+    assert found.data["names"][0] == evil
+    names = {tag for tag, _ in found.tags}
+    assert not names & {"b", "img", "i"}
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert found.text.count(evil) >= 4  # title, table, problem, command
+
+
+def test_it_needs_nothing_from_elsewhere(comparison, tmp_path):
+    found = page(comparison, tmp_path)
+    assert "://" not in found.raw
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", found.raw)
+    for tag, attributes in found.tags:
+        assert "src" not in attributes, tag
+        assert (attributes.get("href") or "#").startswith(("#", "data:"))
+    assert len(found.raw) < 200_000
+
+
+def test_a_single_run_has_no_interval_and_no_differences(runs, tmp_path):
+    found = page(Comparison.of(runs[:1]), tmp_path)
+    assert "one seed (0)" in found.text
+    assert "±" not in found.text.replace("Mean ± standard", "")
+    assert "Paired differences" not in found.text
+    assert found.line("fedavg")["y"]["test_f1"]["low"] == []
+    assert RunResult(runs[0]).folder.manifest()["command"] in found.text
+
+
+def test_quadratics_have_a_gap_and_no_accuracy(train, tmp_path):
+    run = train("problem=quadratic", "local.lr=0.01", "eval.clients=false")
+    found = page(Comparison.of([run]), tmp_path)
+    curves = found.data["places"][0]["curves"]
+    assert list(curves["metrics"]) == ["gap", "distance", "train_loss"]
+    assert found.data["metric"] == "gap"
+    assert "gap" in found.data["log"]
+    assert [row["gap"] for row in metrics(run)] == pytest.approx(found.line("fedavg")["y"]["gap"]["y"], rel=1e-5)
+    assert found.data["places"][0]["notes"]["clients"] == []
+
+
+def test_what_was_not_recorded_is_said_with_how_to_record_it(train, tmp_path):
+    run = train("eval.clients=false")
+    (run / "counts.npy").unlink()
+    notes = page(Comparison.of([run]), tmp_path).data["places"][0]["notes"]["clients"]
+    assert any("eval.clients=true" in note for note in notes)
+    assert any("arno data show" in note for note in notes)
+    assert "Every client took part in every round." in notes
+
+
+def test_a_run_stopped_before_it_was_evaluated(train, tmp_path):
+    run = train("eval.every=10", "checkpoint.every=1")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]))
+    (run / "clients.parquet").unlink()
+    manifest = json.loads((run / "manifest.json").read_text()) | {"status": "interrupted"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    found = page(Comparison.of([run]), tmp_path)
+    assert "fedavg, seed 0: interrupted after round 2" in found.text
+    assert found.data["metric"] == "train_loss"
+    line = found.line("fedavg")
+    assert list(line["y"]) == ["train_loss"]
+    assert line["x"]["round"] == [1, 2]
+    assert None not in line["x"]["parallel_seconds"]  # from what the checkpoints hold
+
+
+def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
+    lost = Group("lost", "", {}, {0: Lost("client 3 diverged in round 2", True), 1: Lost("out of memory", False)})
+    part = Group("part", "", {0: RunResult(runs[0])})
+    found = page(Comparison([Group("whole", "", {s: RunResult(runs[s]) for s in (0, 1)}), lost, part]), tmp_path)
+    assert "lost, seed 0: diverged, not averaged in: client 3 diverged in round 2" in found.text
+    assert "lost, seed 1: failed, not averaged in: out of memory" in found.text
+    assert "part: no finished run with seed 1" in found.text
+    assert [line["name"] for line in found.data["places"][0]["curves"]["lines"]] == ["whole", "part"]
+
+
+def test_only_lost_runs(tmp_path):
+    found = page(Comparison([Group("lost", "", {}, {0: Lost("no", True)})]), tmp_path)
+    assert "No run has a result" in found.text
+    assert found.data["places"][0]["curves"]["lines"] == []
+
+
+def test_methods_show_panels_of_their_own(train, comparison, tmp_path):
+    control = page(comparison, tmp_path).panel("scaffold: Control variate")
+    runs = next(group.runs for group in comparison.members if group.name == "scaffold").values()
+    expected = np.mean([run.history["control_norm"] for run in runs], axis=0)
+    assert control["lines"][0]["y"] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert len(control["lines"][0]["low"]) == 4
+
+    lorenzo = train("method=lorenzo", "local.batch_size=8", "rounds=2")
+    found, records = page(Comparison.of([lorenzo]), tmp_path), RunResult(lorenzo).clients
+    ranks = found.panel("lorenzo: Ranks")
+    assert ranks["columns"] == ["0", "1", "2"]
+    for i, client in enumerate(ranks["rows"]):
+        mine = records[records["client"] == int(client)].sort_values("round")
+        assert [mark or "0" for mark in ranks["marks"][i]] == [str(int(rank)) for rank in mine["rank"]]
+    seconds = records.groupby("round")["seconds"]
+    expected = [seconds.max()[0], *seconds.sum()[[1, 2]]]  # all at once, then one after the other
+    assert found.line("lorenzo")["x"]["parallel_seconds"] == pytest.approx(np.cumsum(expected).tolist(), rel=1e-4)
+
+    qrmix = page(Comparison.of([train("method=qrmix", "method.rank_k=2", "rounds=2")]), tmp_path)
+    values = qrmix.panel("qrmix: Eigenvalues")
+    assert [line["name"] for line in values["lines"]] == ["λ1", "λ2"]
+    assert values["log"]
+
+
+def test_a_part_that_cannot_be_made_again_or_fails_is_a_note(runs, tmp_path, monkeypatch):
+    result = RunResult(runs[0])
+    result.config["method"] = {"kind": "custom", "target": "gone.py:factory"}
+    found = page(Comparison([Group("mine", "", {0: result})]), tmp_path)
+    assert any("mine: its own panels are missing" in note for note in found.data["places"][0]["notes"]["methods"])
+
+    @dataclass
+    class Broken(Part):
+        def panels(self, run):
+            return [Chart("x", "", [Line("y", [1], [run.history["no such column"]])])]
+
+    monkeypatch.setattr("arno.experiment.build.method", lambda config: [Broken()])
+    found = page(Comparison([Group("mine", "", {0: RunResult(runs[0])})]), tmp_path)
+    assert any("no such column" in note for note in found.data["places"][0]["notes"]["methods"])
+
+
+def test_settings_that_differ_and_places(runs, tmp_path):
+    members = [Group("a", "here", {0: RunResult(runs[0])}), Group("b", "there", {0: RunResult(runs[2])})]
+    found = page(Comparison(members), tmp_path)
+    assert [place["name"] for place in found.data["places"]] == ["here", "there"]
+    assert [[line["name"] for line in place["curves"]["lines"]] for place in found.data["places"]] == [["a"], ["b"]]
+    assert "method.kind" in found.text.split("What differs")[1].split("What all runs share")[0]
+    assert "participation" in found.text.split("What all runs share")[1]
+
+
+def test_long_runs_are_thinned_and_keep_their_end(runs):
+    result = RunResult(runs[0])
+    rows = result.history[["seconds", "local_steps", "uploaded_bytes", "train_loss"]].iloc[[0]].reset_index(drop=True)
+    long = rows.loc[rows.index.repeat(5001)].reset_index(drop=True)
+    long.index = np.arange(1, 5002)
+    long.index.name = "round"
+    long["test_f1"] = np.where((long.index % 10 == 0) | (long.index == 5001), long.index / 1e4, np.nan)
+    result.history = long
+    [line] = panels.curves([Group("long", "", {0: result})]).lines
+    assert 200 < len(line["x"]["round"]) <= panels.MOST
+    assert line["x"]["round"][-1] == 5001
+    assert None not in line["y"]["test_f1"]["y"]  # rounds that were scored are kept before others
+
+
+def test_the_command_writes_beside_the_runs_or_where_it_is_told(runs, tmp_path, monkeypatch, capsys):
+    def arno(*arguments: object) -> tuple[int, list[str], str]:
+        with pytest.raises(SystemExit) as stopped:
+            main(["report", *map(str, arguments)])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out.splitlines(), said.err
+
+    monkeypatch.chdir(tmp_path)
+    assert arno(runs[0]) == (0, [str(runs[0] / "report.html")], "")
+    assert arno(*runs) == (0, ["report.html"], "")
+    assert Page(Path("report.html")).data["names"] == ["fedavg", "scaffold"]
+    Path("grid").mkdir()
+    for i, run in enumerate(runs):
+        (Path("grid") / f"cell{i}").symlink_to(run)
+    assert arno("grid")[1] == ["grid/report.html"]
+    assert arno("grid/cell0", "grid/cell2", "--out", "some/where.html")[1] == ["some/where.html"]
+    status, _, error = arno("nothing")
+    assert status == 2
+    assert error.count("\n") == 1
+    assert "nothing" in error
+    assert arno("grid", "--out", "report.html/x.html")[0] == 2
+
+
+def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
+    from arno.report import figures
+
+    shown = [Chart("a b", "", [Line("y", [1, 2], [1.0, 2.0], [0.5, 1.0], [2.0, 3.0])], log=True)]
+    shown += [HeatMap("c", "", [[0, 1], [2, None]], ["p", "q"], ["r", "s"], marks=[["", "1"], ["2", ""]], root=True)]
+    monkeypatch.setattr(panels, "by_section", lambda groups: ({"clients": shown}, []))
+    folder = figures.write_figures(Comparison.of(runs[:1]), tmp_path / "figures", ["png", "pdf"])
+    names = {path.stem for path in folder.glob("*.png")}
+    assert names == {path.stem for path in folder.glob("*.pdf")}
+    assert names >= {"test_accuracy-round", "test_f1-uploaded_bytes", "test_loss-parallel_seconds", "a-b", "c"}
+    head = (folder / "a-b.png").read_bytes()[:24]
+    assert int.from_bytes(head[16:20], "big") == 1050  # 3.5 inches at 300 dots
+    assert (folder / "c.pdf").read_bytes()[:5] == b"%PDF-"
