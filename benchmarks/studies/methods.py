@@ -11,46 +11,36 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from time import perf_counter
 
 from rich.console import Console
 
-from arno.experiment.compare import Cell, _done, _train, cells, spread
+from arno import Comparison
+from arno.experiment.compare import study
 from arno.methods import methods
-from arno.report.pictures import draw_bands, read_metrics
+from arno.report.pictures import draw_bands
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "methods.md"
 MARKS = ("<!-- table: begin -->", "<!-- table: end -->")
-SHARED = ["partition.alpha=0.1", "clients=100", "rounds=100", "local.epochs=2", "local.batch_size=10", "local.lr=0.05"]
-SHARED += ["local.lr_decay=1", "local.weight_decay=0", "local.clip=null", "eval.every=5", "checkpoint.every=50"]
-SHARED += ["seed=0..4", "engine.cores=1"]
-#: Lorenzo's pass goes over everybody, one after the other; it is left out of the common setting and says so.
-SEQUENTIAL = ["method=lorenzo", "participation=1", "method.patience=null"]
+GRID = ["partition.alpha=0.1", "clients=100", "rounds=100", "local.epochs=2", "local.batch_size=10", "local.lr=0.05"]
+GRID += ["local.lr_decay=1", "local.weight_decay=0", "local.clip=null", "eval.every=5", "checkpoint.every=50"]
+GRID += ["seed=0..4", "participation=0.1", f"method={','.join(name for name in methods.names() if name != 'compose')}"]
+#: Lorenzo's pass goes over everybody, one after the other.
+GRID += ["lorenzo.participation=1", "lorenzo.patience=null"]
 
 
-def grid() -> list[Cell]:
-    names = [name for name in methods.names() if name not in ("compose", "lorenzo")]
-    return [*cells([*SHARED, "participation=0.1", f"method={','.join(names)}"]), *cells([*SHARED, *SEQUENTIAL])]
+def table(found: Comparison) -> str:
+    def spread(values: list[float]) -> str:
+        return f"{mean(values):.4f} ± {stdev(values):.4f}"
 
-
-def table(done: Sequence[Cell], out: Path) -> str:
-    scores: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for cell in done:
-        scores[cell.label].append(read_metrics(out / cell.folder)[-1])
-
-    def mean(name: str) -> float:
-        return sum(row["test_f1"] for row in scores[name]) / len(scores[name])
-
+    last = {name: [run.history.iloc[-1] for run in runs] for name, runs in found.groups.items()}
     lines = ["| method | test F1 | test accuracy | local steps | uploaded MB |", "| --- | --- | --- | --- | --- |"]
-    for name in sorted(scores, key=lambda name: -mean(name)):
-        rows = scores[name]
-        steps = sum(row["local_steps"] for row in rows) / len(rows)
-        sent = sum(row["uploaded_bytes"] for row in rows) / len(rows) / 1e6
-        numbers = [spread([row[metric] for row in rows]) for metric in ("test_f1", "test_accuracy")]
-        lines.append(f"| {name} | {numbers[0]} | {numbers[1]} | {steps:,.0f} | {sent:,.1f} |")
+    for name in sorted(last, key=lambda name: -mean(row["test_f1"] for row in last[name])):
+        steps, sent = (mean(row[column] for row in last[name]) for column in ("local_steps", "uploaded_bytes"))
+        scores = [spread([row[metric] for row in last[name]]) for metric in ("test_f1", "test_accuracy")]
+        lines.append(f"| {name} | {scores[0]} | {scores[1]} | {steps:,.0f} | {sent / 1e6:,.1f} |")
     return "\n".join(lines)
 
 
@@ -59,25 +49,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("runs/methods-study"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    every = [Cell(cell.name or "method=lorenzo", cell.seed, cell.overrides) for cell in grid()]
-    todo, began = [cell for cell in every if not _done(cell, options.out)], perf_counter()
-    failed = _train(todo, options.out, options.jobs, len(every), Console())
-    for cell, reason in failed.items():
-        print(f"failed: {cell.label} seed={cell.seed}: {reason}")
-    done = [cell for cell in every if cell not in failed]
-    made = table(done, options.out)
+    began = perf_counter()
+    found = study(GRID, options.out, {}, jobs=options.jobs, console=Console())
+    for group in found.members:
+        for seed, lost in group.lost.items():
+            print(f"failed: {group.label} seed={seed}: {lost.reason}")
+    made = table(found)
     print(made)
-    print(f"{len(todo)} runs, {perf_counter() - began:.0f} s with {options.jobs} at a time")
+    print(f"{perf_counter() - began:.0f} s with {options.jobs} at a time; runs that were there are not counted")
     text = PAGE.read_text()
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
     PAGE.write_text(f"{before}{MARKS[0]}\n{made}\n{MARKS[1]}{after}")
     shown = ("fedavg", "fedprox", "scaffold", "fedvarp", "feddyn", "fedavgm", "fedadam", "lorenzo")
-    groups = defaultdict(list)
-    for cell in done:
-        if cell.label in shown:
-            groups[cell.label].append(options.out / cell.folder)
-    draw_bands(groups, PAGE.with_suffix(".png"))
+    draw_bands({name: [run.path for run in found.groups[name]] for name in shown}, PAGE.with_suffix(".png"))
 
 
 if __name__ == "__main__":

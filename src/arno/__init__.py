@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core.part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
+    from .experiment.compare import compare
     from .experiment.comparison import Comparison
     from .experiment.run import RunResult, resume, run
 
@@ -35,13 +36,14 @@ _HOMES = {
     "Result": "core.work",
     "Work": "core.work",
     "Comparison": "experiment.comparison",
+    "compare": "experiment.compare",
     "RunResult": "experiment.run",
     "resume": "experiment.run",
     "run": "experiment.run",
 }
 
 __all__ = ["SGD", "ArnoError", "ClientTable", "Comparison", "Federation", "Local", "Part", "Result", "RunResult"]
-__all__ += ["Work", "__version__", "resume", "run"]
+__all__ += ["Work", "__version__", "compare", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,27 @@ checkpoints, final and best model, curves.png. Ctrl-C saves it; `arno resume` go
 """
 
 
+COMPARE = """\
+Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting that only one
+method has, or has otherwise, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
+Of the comparison itself: out=DIR (default: compare), target=0.9 (what it takes to reach it), metric=test_accuracy
+(default: test_f1), test=wilcoxon (default: t).
+
+What is compared are the methods or, where there is one, the values of the first key that has several; with more keys
+that vary, within each of their combinations. The first method is the reference of the paired differences.
+Given again with the same out=, finished cells are skipped, stopped ones go on; failed ones wait for --retry.
+"""
+
+COMPARE_EXAMPLES = """\
+examples
+  arno compare method=fedavg,fedprox,scaffold partition.alpha=0.1,1.0 seed=0..4 rounds=50 target=0.9
+  arno compare method=fedavg,fedprox fedprox.mu=0.01,0.1 partition.alpha=0.1 seed=0..4 out=mu
+  arno compare local.lr=0.01,0.03,0.1 seed=0..4 out=lr
+
+The folder holds a run folder per cell, table.md, table.tex, table.csv, differences.csv, compare.png and compare.json.
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with errors as every other error of Arno: one line, exit status 2."""
 
@@ -252,20 +273,15 @@ def _table(result: RunResult) -> None:
 
 
 def compare(arguments: list[str]) -> int:
-    """run methods × settings × seeds and print mean ± std"""
-    parser = _parser(
-        "compare",
-        "Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4.\n"
-        "A setting that only one method has follows that method's name: fedprox.mu=0.1.\n"
-        "Finished cells are skipped when the command is given again with the same out=.",
-        "examples\n  arno compare method=fedavg,fedprox fedprox.mu=0.01,0.1 partition.alpha=0.1 seed=0..4 out=mu\n",
-    )
+    """run methods × settings × seeds; tables with intervals and paired tests"""
+    parser = _parser("compare", COMPARE, COMPARE_EXAMPLES)
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
+    parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
     options = parser.parse_intermixed_args(arguments)
 
-    from .experiment.compare import compare as grid
+    from .experiment.compare import command
 
-    return grid(options.overrides, options.jobs)
+    return command(options.overrides, options.jobs, options.retry)
 
 
 def report(arguments: list[str]) -> int:

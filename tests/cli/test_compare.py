@@ -1,78 +1,100 @@
-"""`arno compare`: the grid, what is skipped, and what happens when a cell fails."""
+"""`arno compare`: the grid, what is skipped, what happens when a cell fails or diverges, and what the tables say."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
+import arno as package
 from arno.experiment import compare
-from arno.experiment.compare import cells
+from arno.experiment.comparison import Comparison
+from arno.experiment.grid import cells
+from arno.experiment.progress import Quiet
+from arno.experiment.worker import run_cell
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells run in this process, one after another; what a process of its own adds is tested once."""
-    from concurrent.futures import Future
+    """Cells run in this process, one after another; what processes of their own add has tests of its own."""
 
-    class Pool:
-        def __init__(self, *_: object, **__: object) -> None: ...
-        def __enter__(self) -> Pool:
-            return self
+    def runner(log):
+        def run(configs, jobs, watcher):
+            for i, config in enumerate(configs):
+                watcher.began(i)
+                watcher.ended(i, run_cell(config, Quiet()))
+            return True
 
-        def __exit__(self, *_: object) -> None: ...
-        def shutdown(self, **_: object) -> None: ...
+        return run
 
-        def submit(self, job, *arguments):
-            future = Future()
-            try:
-                future.set_result(job(*arguments))
-            except Exception as error:
-                future.set_exception(error)
-            return future
-
-    monkeypatch.setattr(compare, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(compare, "local", runner)
 
 
-def test_the_grid_with_its_table_and_picture_and_the_second_time_nothing_runs(arno):
+def ran(out: str) -> list[str]:
+    """The cells that were run, as the lines say."""
+    return re.findall(r"^\d+/\d+  (.*?)  (?:done|failed|diverged)", out, re.M)
+
+
+def numbers(folder: str = "grid") -> pd.DataFrame:
+    """The table without the times."""
+    table = Comparison.open(folder).table()
+    return table.drop(columns=[name for name in table if name.startswith("seconds")])
+
+
+def test_the_grid_with_its_tables_and_picture_and_the_second_time_nothing_runs(arno):
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0, said
     lines = said.out.splitlines()
     assert lines[-2:] == ["picture: grid/compare.png", "grid"]
-    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
-    assert rows.keys() == {"fedavg", "fedprox"}
-    assert "±" in rows["fedprox"]
     assert max(map(len, lines)) <= 80
     assert Path("grid/compare.png").read_bytes()[:4] == b"\x89PNG"
     assert {p.name for p in Path("grid").iterdir() if p.is_dir()} == {
         f"method={m}+seed={s}" for m in ("fedavg", "fedprox") for s in (0, 1)
     }
-    accuracies = [
-        json.loads(Path(f"grid/method=fedavg+seed={s}/metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
+    finals = [
+        json.loads(Path(f"grid/method=fedavg+seed={s}/metrics.jsonl").read_text().splitlines()[-1])["test_f1"]
         for s in (0, 1)
     ]
-    mean, std = sum(accuracies) / 2, abs(accuracies[0] - accuracies[1]) / 2**0.5
-    assert f"{mean:.4f} ± {std:.4f}" in rows["fedavg"]
+    mean, std = sum(finals) / 2, abs(finals[0] - finals[1]) / 2**0.5
+    (row,) = [line for line in lines if line.startswith("★ fedavg")]  # even two seeds may agree
+    assert f"{mean:.4f} ± {std:.4f}" in row
+    half = 12.7062 * std / 2**0.5  # Student's t, one degree of freedom
+    assert f"{mean - half:.4f} to {mean + half:.4f}" in row
+    assert f"| ★ fedavg | {mean:.4f} ± {std:.4f} |" in Path("grid/table.md").read_text()
+    assert f"$\\star$ fedavg & {mean:.4f} $\\pm$ {std:.4f} &" in Path("grid/table.tex").read_text()
+    assert pd.read_csv("grid/table.csv").set_index("name").loc["fedavg", "final"] == pytest.approx(mean)
+    assert list(pd.read_csv("grid/differences.csv")["name"]) == ["fedprox"]
+    assert not list(Path("grid").rglob("curves.png")), "one picture for all"
 
     stamps = {p: p.stat().st_mtime_ns for p in Path("grid").rglob("*.safetensors")}
     again = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert {p: p.stat().st_mtime_ns for p in Path("grid").rglob("*.safetensors")} == stamps
-    assert [line for line in again.out.splitlines() if "│" in line] == [line for line in lines if "│" in line]
-    assert "done" not in again.out
+    assert ran(again.out) == []
+    assert again.out.splitlines() == lines[4:]
 
 
-def test_all_methods_see_the_same_cohorts(arno, here):
-    arno("compare", *GRID, "participation=0.4", "seed=3", "out=grid")
-    import pyarrow.parquet as pq
-
-    seen = [
-        pq.read_table(f"grid/method={m}+seed=3/clients.parquet", columns=["round", "client", "count"])
-        for m in ("fedavg", "fedprox")
-    ]
-    assert seen[0].equals(seen[1])
+def test_all_methods_see_the_same_partition_and_the_same_cohorts(arno, here):
+    methods = ("fedavg", "scaffold", "fedvarp", "feddyn")
+    arno("compare", f"method={','.join(methods)}", *GRID[2:], "clients=8", "participation=0.4", "seed=3,4", "out=grid")
+    found = Comparison.open("grid")
+    for seed in (3, 4):
+        paths = [Path(f"grid/method={m}+seed={seed}") for m in methods]
+        seen = [pq.read_table(p / "clients.parquet", columns=["round", "client", "count"]) for p in paths]
+        assert all(other.equals(seen[0]) for other in seen)
+        problems = [group.runs[seed].problem for group in found.members]
+        for problem in problems[1:]:
+            assert all((problem.partition[k] == problems[0].partition[k]).all() for k in range(8))
+            assert (problem.x == problems[0].x).all()
+            assert (problem.init(seed) == problems[0].init(seed)).all()
+    cohorts = [pq.read_table(f"grid/method=fedavg+seed={s}/clients.parquet", columns=["client"]) for s in (3, 4)]
+    assert not cohorts[0].equals(cohorts[1]), "another seed, other cohorts"
 
 
 def test_a_new_cell_is_added_and_an_unfinished_one_goes_on(arno, here):
@@ -81,47 +103,127 @@ def test_a_new_cell_is_added_and_an_unfinished_one_goes_on(arno, here):
     manifest.write_text(manifest.read_text().replace('"done"', '"running"'))
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0
-    assert sorted(line.split("  ")[1] for line in said.out.splitlines() if line.endswith("done")) == [
-        "fedavg seed=0",
-        "fedavg seed=1",
-        "fedprox seed=1",
-    ]
+    assert ran(said.out) == ["fedavg seed=0", "fedavg seed=1", "fedprox seed=1"]
     assert json.loads(manifest.read_text())["status"] == "done"
 
 
-def test_a_failed_cell_is_reported_and_the_others_count(arno, here):
+def test_a_failed_cell_is_reported_every_time_and_run_again_on_request(arno, here):
+    command = ("compare", *GRID[2:], "method=fedavg,custom", "custom.target=mine.py:factory", "seed=0", "out=grid")
+    Path("mine.py").write_text("import os\ndef factory():\n    return [] if os.path.exists('mended') else [1 / 0]\n")
+    for expected in (["fedavg seed=0", "custom seed=0"], []):
+        said = arno(*command)
+        assert said.status == 1
+        assert ran(said.out) == expected
+        assert "failed: custom seed=0: ZeroDivisionError: division by zero" in said.out
+        assert "run again with --retry" in said.out
+        assert "custom: failed at seed 0; its means are over 0 of 1 seeds." in said.out
+    assert "ZeroDivisionError" in Path("grid/method=custom+seed=0/log.txt").read_text()
+    Path("mended").touch()
+    said = arno(*command, "--retry")
+    assert said.status == 0
+    assert ran(said.out) == ["custom seed=0"]
+    table = numbers().set_index("name")
+    assert table.loc["custom", "final"] == table.loc["fedavg", "final"]
+
+
+def test_settings_that_only_fail_when_they_are_built(arno, here):
     said = arno("compare", *GRID, "partition.alpha=0.5,-1", "seed=0", "out=grid")
     assert said.status == 1
     failed = " ".join(said.out.split())
     assert "failed: fedavg partition.alpha=-1 seed=0: partition.alpha = -1.0: it must be a positive number" in failed
-    rows = [line for line in said.out.splitlines() if line.startswith("│")]
-    assert len(rows) == 2
-    assert all("alpha=0.5" in row for row in rows)
+    table = numbers()
+    assert list(table["failed"]) == [0, 0, 1, 1]
+    assert table["final"].isna().tolist() == [False, False, True, True]
 
 
-def test_a_bug_in_a_users_method_fails_its_cell_only(arno, here):
-    Path("mine.py").write_text("def factory():\n    raise ZeroDivisionError('oh')\n")
-    said = arno("compare", *GRID[2:], "method=fedavg,custom", "custom.target=mine.py:factory", "out=grid")
+def test_a_diverged_cell_is_reported_and_in_no_mean(arno, here, monkeypatch):
+    """FedProx diverges at its second seed only: a huge learning rate is put into that cell's own configuration."""
+    arno("compare", *GRID, "seed=0,2", "out=even")
+    plain = compare.resolve
+
+    def with_one_that_diverges(grid):
+        for cell, config in zip(grid, plain(grid), strict=True):
+            local = {"lr": 1e30} if (cell.name, cell.seed) == ("fedprox", "1") else {}
+            yield config | {"local": config["local"] | local}
+
+    monkeypatch.setattr(compare, "resolve", with_one_that_diverges)
+    said = arno("compare", *GRID, "seed=0..2", "out=grid")
+    again = arno("compare", *GRID, "seed=0..2", "out=grid", "--retry")
     assert said.status == 1
-    assert "failed: custom: ZeroDivisionError: oh" in said.out
-    assert "│ fedavg" in said.out
+    assert "fedprox seed=1  diverged" in said.out
+    assert "fedprox: diverged at seed 1; its means are over 2 of 3 seeds." in said.out
+    assert "diverged in round 1: its update holds NaN or Inf" in " ".join(said.out.split())
+    assert ran(again.out) == [], "the same bits would diverge again"
+    grid, even = (numbers(f).set_index("name") for f in ("grid", "even"))
+    assert (grid.loc["fedprox", "seeds"], grid.loc["fedprox", "diverged"]) == (2, 1)
+    assert grid.loc["fedprox", "final"] == even.loc["fedprox", "final"]
+    assert grid.loc["fedavg", "seeds"] == 3
+    (difference,) = Comparison.open("grid").differences().to_dict("records")
+    assert difference["pairs"] == 2
+    assert difference["difference"] == Comparison.open("even").differences()["difference"][0]
 
 
-def test_a_lost_process_is_a_failed_cell(arno, here, monkeypatch):
-    def die(*_: object) -> str:
-        raise RuntimeError("killed")
-
-    monkeypatch.setattr(compare, "_run", die)
+def test_one_seed_says_so(arno, here):
     said = arno("compare", *GRID, "out=grid")
-    assert said.status == 1
-    assert "failed: fedavg: its process ended (killed)" in said.out
+    assert said.status == 0
+    assert "One seed: no intervals, no tests and no winner" in said.out
+    assert "±" not in said.out
+    assert "★" not in said.out
+    assert numbers()[["final_std", "final_low", "final_high"]].isna().all().all()
 
 
-def test_ctrl_c_says_how_to_go_on(arno, here, monkeypatch):
-    monkeypatch.setattr(compare, "_run", lambda *_: compare.INTERRUPTED)
-    said = arno("compare", *GRID, "out=grid")
-    assert said.status == 130
-    assert "the same command goes on from here" in said.out
+def test_what_it_takes_to_reach_a_target(arno, here):
+    grid = ("method=fedavg,scaffold", "clients=5", "rounds=8", "model=softmax", "seed=0..1")
+    said = arno("compare", *grid, "target=0.8", "out=grid")
+    assert "what it took to reach test F1 0.8" in said.out
+    found = Comparison.open("grid")
+    for _, row in found.scores().iterrows():
+        run = next(r for g in found.members if g.label == row["label"] for s, r in g.runs.items() if s == row["seed"])
+        reached = run.history[run.history["test_f1"] >= 0.8].iloc[0]
+        assert row["rounds"] == reached.name
+        assert (row["steps"], row["bytes"]) == (reached["local_steps"], reached["uploaded_bytes"])
+    said = arno("compare", *grid, "target=0.99", "out=grid")
+    assert ran(said.out) == [], "the target is no setting of the runs"
+    rows = [line.split() for line in said.out.splitlines() if " 0 of 2 " in line]
+    assert [row[:7] for row in rows] == [[name, "0", "of", "2", "–", "–", "–"] for name in ("scaffold", "fedavg")]
+    assert "Runs that never reached the target are not in the means" in said.out
+
+
+def test_within_a_setting_each_has_its_own_reference_ranking_and_tests(arno, here):
+    said = arno("compare", *GRID, "partition.alpha=0.1,10", "seed=0..2", "out=grid")
+    assert said.out.count("partition.alpha=0.1\n") == 3, "scores, costs, differences"
+    found = Comparison.open("grid")
+    table, gaps = found.table(), found.differences()
+    assert list(table["setting"]) == ["partition.alpha=0.1"] * 2 + ["partition.alpha=10"] * 2
+    assert list(gaps["setting"]) == ["partition.alpha=0.1", "partition.alpha=10"]
+    finals = found.finals()
+    for _, gap in gaps.iterrows():
+        mine, first = (finals[f"{name} {gap['setting']}"] for name in ("fedprox", "fedavg"))
+        assert gap["difference"] == pytest.approx(sum(mine[s] - first[s] for s in range(3)) / 3)
+    assert (gaps["p_holm"] >= gaps["p"]).all()
+    assert gaps["p_holm"].min() == pytest.approx(min(1, 2 * gaps["p"].min()))
+
+
+def test_what_a_method_brings_along_is_said(arno, here):
+    said = arno("compare", "method=fedavg,lorenzo", *GRID[2:], "seed=0", "out=grid")
+    told = " ".join(said.out.split())
+    assert "Unlike fedavg, lorenzo runs with local.epochs=5, local.lr=0.01, local.weight_decay=0.0001." in told
+
+
+def test_general_settings_of_one_method_only(arno, here):
+    said = arno("compare", *GRID, "participation=0.4", "fedprox.participation=1", "seed=0", "out=grid")
+    assert said.status == 0
+    assert "Unlike fedavg, fedprox runs with participation=1.0." in said.out
+    found = Comparison.open("grid")
+    assert [runs[0].history["clients"].iloc[0] for runs in found.groups.values()] == [2, 5]
+
+
+def test_one_method_in_several_settings_compares_those(arno, here):
+    arno("compare", "local.lr=0.1,0.01", *GRID[2:], "seed=0..1", "out=grid")
+    found = Comparison.open("grid")
+    assert list(found.groups) == ["local.lr=0.1", "local.lr=0.01"]
+    assert found.places == [""]
+    assert list(found.differences()["reference"]) == ["local.lr=0.1"]
 
 
 def test_a_folder_with_other_settings_is_refused(arno, here):
@@ -130,12 +232,96 @@ def test_a_folder_with_other_settings_is_refused(arno, here):
     assert "rounds: 2 → 3" in arno("compare", *[*GRID, "rounds=3"], "out=grid").error
 
 
+def test_a_failed_cell_with_other_settings_is_refused_too(arno, here):
+    arno("compare", *GRID, "partition.alpha=-1", "out=grid")
+    assert "partition.alpha: -1.0 → 0.5" in arno("compare", *GRID, "partition.alpha=0.5", "out=grid").error
+
+
+def test_two_comparisons_in_one_folder_are_refused(arno, here):
+    with compare.alone_in(Path("grid")):
+        assert "another comparison is at work" in arno("compare", *GRID, "out=grid").error
+    assert arno("compare", *GRID, "out=grid").status == 0
+
+
 def test_bad_settings_are_refused_before_anything_runs(arno):
     assert "did you mean 'fedprox'" in arno("compare", "method=fedavg,fedpro", "out=grid").error
     assert "written after its name, as fedprox.mu=0.1" in arno("compare", *GRID, "method.mu=1", "out=grid").error
     assert "unknown key 'scaffold.mu'" in arno("compare", *GRID, "scaffold.mu=1", "out=grid").error
     assert "it must rise" in arno("compare", "seed=4..0").error
+    assert "seed = x" in arno("compare", *GRID, "seed=0,x", "out=grid").error
+    assert "target = high: it must be a number" in arno("compare", *GRID, "target=high", "out=grid").error
+    assert "unknown test 'u'" in arno("compare", *GRID, "test=u", "out=grid").error
+    assert "--jobs 0" in arno("compare", *GRID, "--jobs", "0").error
     assert not Path("grid").exists()
+
+
+def test_a_metric_that_nobody_recorded(arno, here):
+    error = arno("compare", *GRID, "metric=test_auc", "out=grid").error
+    assert "metric = test_auc" in error
+    assert "test_accuracy" in error
+
+
+def test_from_python(here):
+    found = package.compare(method=["fedavg", "fedprox"], seed=range(2), clients=5, rounds=2, model="softmax", out="a")
+    assert list(found.groups) == ["fedavg", "fedprox"]
+    assert found.seeds == [0, 1]
+    assert set(found.history.columns) >= {"label", "seed", "round", "test_f1", "local_steps"}
+    assert len(found.history) == 8
+    lists = package.compare("seed=0,1", local={"lr": [0.1, 0.01]}, clients=5, rounds=2, model="softmax", out="b")
+    assert list(lists.groups) == ["local.lr=0.1", "local.lr=0.01"]
+
+
+def test_runs_made_one_by_one_are_grouped_by_what_they_differ_in(small):
+    paths = [
+        package.run(*small, f"method={m}", f"partition.alpha={a}", f"seed={s}", out=f"{m}{a}{s}").path
+        for m in ("fedprox", "fedavg")
+        for a in (1, 2)
+        for s in (0, 1)
+    ]
+    found = Comparison.of(paths)
+    assert list(found.groups) == [f"{m} partition.alpha={a}" for m in ("fedprox", "fedavg") for a in ("1.0", "2.0")]
+    assert [len(runs) for runs in found.groups.values()] == [2] * 4
+    assert list(found.differences()["reference"]) == ["fedprox", "fedprox"]
+    assert found.settings.shared["clients"] == 5
+    assert found.settings.differing["fedprox partition.alpha=1.0"]["partition.alpha"] == 1
+    with pytest.raises(package.ArnoError, match="given twice"):
+        Comparison.of([paths[0], paths[0]])
+    with pytest.raises(package.ArnoError, match="holds no runs"):
+        Comparison.open("nowhere")
+
+
+def test_the_best_is_chosen_by_validation_and_never_by_test(small):
+    run = package.run(*small, out="run")
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    for row, (val, test) in zip(rows, [(0.5, 0.9), (0.8, 0.6), (0.7, 0.95), (0.6, 0.7)], strict=True):
+        row |= {"val_f1": val, "test_f1": test}
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (score,) = Comparison.of(["run"]).scores().to_dict("records")
+    assert (score["final"], score["best"]) == (0.7, 0.6)
+    assert score["area"] == pytest.approx((0.9 / 2 + 0.6 + 0.95 + 0.7 / 2) / 3)
+
+
+def test_a_run_that_ends_without_a_finite_loss_has_diverged(small):
+    run = package.run(*small, out="run")
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"test_loss": float("nan")})
+    (run.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (group,) = Comparison.of(["run"]).members
+    assert not group.runs
+    assert group.lost[0].diverged
+
+
+def test_less_is_better_for_a_loss(arno, here):
+    arno("compare", *GRID, "seed=0..2", "metric=test_loss", "out=grid")
+    table = numbers()
+    assert table["final"].is_monotonic_increasing
+    assert table["final"].iloc[0] < 3
+
+
+def test_quadratics_are_compared_by_their_gap(arno, here):
+    said = arno("compare", "problem=quadratic", "method=fedavg,scaffold", "local.lr=1e-3", "rounds=5", "out=grid")
+    assert said.status == 0, said
+    assert "F(w) − F(w*)" in said.out
 
 
 def test_cells():
@@ -146,7 +332,18 @@ def test_cells():
     ]
     assert len(cells(["local.lr=uniform(0.1, 0.2)"])) == 1
     grid = cells(["method=fedavg,fedprox", "fedprox.mu=0.1,1", "seed=0,1"])
-    assert sorted({c.label for c in grid}) == ["fedavg", "fedprox fedprox.mu=0.1", "fedprox fedprox.mu=1"]
+    assert sorted({c.name for c in grid}) == ["fedavg", "fedprox mu=0.1", "fedprox mu=1"]
     assert len(grid) == 6
     assert len({c.folder for c in grid}) == 6
+    assert len(cells(["seed=0,0"])) == 1
     assert all("/" not in c.folder for c in cells(["data.root=/a/b,/c/d"]))
+    long = cells([f"data.root={'x' * 300},{'x' * 299}y"])
+    assert len({c.folder for c in long}) == 2
+    assert max(len(c.folder) for c in long) <= 200
+
+
+def test_how_many_cells_have_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    room: Callable[..., int] = lambda **engine: compare.places({"engine": engine})  # noqa: E731
+    assert (room(kind="auto", cores=1), room(kind="auto", cores=3), room(kind="serial", threads=1)) == (8, 2, 8)
+    assert (room(kind="processes", workers=0), room(kind="mine")) == (1, 8)

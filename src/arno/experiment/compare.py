@@ -3,260 +3,247 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
-import traceback
-from collections import defaultdict
+import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
-from itertools import product
-from multiprocessing import get_context
+from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-
-from ..errors import ArnoError
+from ..errors import ArnoError, unknown
 from . import config as configs
+from .comparison import FAILURE, RECORD, Comparison, failure
+from .crew import Runner, local
+from .display import display
+from .grid import Cell, cells
 
-METRICS = {"test_accuracy": "test accuracy", "test_f1": "test F1", "seconds": "seconds"}
+if TYPE_CHECKING:
+    from rich.console import Console
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid: its name without the seed, its seed, and its overrides."""
-
-    name: str
-    seed: str
-    overrides: tuple[str, ...]
-
-    @property
-    def folder(self) -> str:
-        """A folder name of its own."""
-        return re.sub(r"[^\w.=+-]+", "_", f"{self.name}+seed={self.seed}" if self.seed else self.name) or "run"
-
-    @property
-    def label(self) -> str:
-        """The name as a table shows it."""
-        return self.name.removeprefix("method=") or "run"
+#: Keys of the comparison itself; every other one is a setting of its runs.
+OWN = ("out", "target", "metric", "test")
+#: Settings of an engine that say how many cores a cell takes.
+CORES = ("cores", "workers", "threads")
 
 
-def cells(overrides: Sequence[str]) -> list[Cell]:
-    """The grid that commas (`a,b`) and ranges (`0..4`) span; brackets and parentheses protect their commas.
+def compare(
+    *overrides: str,
+    out: Path | str = "compare",
+    target: float | None = None,
+    metric: str | None = None,
+    jobs: int | None = None,
+    retry: bool = False,
+    console: Console | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run a grid, some cells at a time, and return what it found; cells that are done are not run again.
 
-    A setting that only one of the methods has is written after that method's name.
+    >>> import arno
+    >>> found = arno.compare(method=["fedavg", "scaffold"], seed=range(3), rounds=20, out="mine")    # doctest: +SKIP
+    >>> found.table()                                                                                # doctest: +SKIP
 
-    >>> [c.folder for c in cells(["method=fedavg,fedprox", "seed=0..1", "rounds=5"])]
-    ['method=fedavg+seed=0', 'method=fedavg+seed=1', 'method=fedprox+seed=0', 'method=fedprox+seed=1']
-    >>> [c.overrides for c in cells(["method=fedavg,fedprox", "fedprox.mu=1"])]
-    [('method=fedavg',), ('method=fedprox', 'method.mu=1')]
+    overrides: `key=value` strings as on the command line, commas and ranges for several values.
+    settings: the same as keywords, lists for several values: `local={"lr": [0.01, 0.1]}`.
+    target: a score; the table tells what it takes to reach it. metric: the score, test F1 by default.
+    jobs: cells at a time; by default as many as there are cores for.
+    retry: run cells that failed once more, from their beginning.
     """
-    given = []
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        values = list(_values(value)) if equals else [value]
-        for each in values:
-            configs.parse(f"{key}{equals}{each}")
-        given.append((key, values))
-    compared = {method for key, values in given if key == "method" for method in values}
-    shared = [(key, values) for key, values in given if key.split(".")[0] not in compared]
-    found = []
-    for choice in product(*(values for _, values in shared)):
-        chosen = list(zip(shared, choice, strict=True))
-        method = next((value for (key, _), value in chosen if key == "method"), None)
-        own = [(key, values) for key, values in given if key.split(".")[0] == method]
-        for more in product(*(values for _, values in own)):
-            both = [*chosen, *zip(own, more, strict=True)]
-            varied = [f"{k}={v}" for (k, values), v in both if len(values) > 1 and k != "seed"]
-            seed = next((v for (k, _), v in both if k == "seed"), "")
-            settings = [f"{k}={v}" for (k, _), v in chosen]
-            settings += [f"method.{k.partition('.')[2]}={v}" for (k, _), v in zip(own, more, strict=True)]
-            found.append(Cell(" ".join(varied), seed, tuple(settings)))
-    return found
+    words = [*overrides, *_words(settings)]
+    own = {"target": target, "metric": metric, "test": "t"}
+    return study(words, Path(out), own, jobs=jobs, retry=retry, console=console)
 
 
-def compare(overrides: Sequence[str], jobs: int | None = None) -> int:
-    """Run the grid, one process per core, and print the table; cells that are done are not run again."""
-    if jobs is not None and jobs < 1:
-        raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
-    out = Path(next((o.partition("=")[2] for o in overrides if o.startswith("out=")), "compare"))
-    alone = [] if any(o.startswith("engine") for o in overrides) else ["engine.cores=1"]  # cells share the cores
-    grid = cells([*alone, *(o for o in overrides if not o.startswith("out="))])
-    todo = [cell for cell in grid if not _done(cell, out)]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArnoError(f"out = {out}", f"cannot be written ({error.strerror})", "choose another out=") from error
+def command(words: Sequence[str], jobs: int | None = None, retry: bool = False) -> int:
+    """`arno compare`: run the grid, print the tables, leave them and a picture in the folder."""
+    from rich.console import Console
+
     console = Console()
+    own, rest = own_keys(words)
+    out = Path(own.pop("out") or "compare")
     try:
-        failed = _train(todo, out, min(jobs or os.cpu_count() or 1, max(len(todo), 1)), len(grid), console)
+        found = study(rest, out, own, jobs=jobs, retry=retry, console=console)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here")
         return 130
-    for cell, reason in failed.items():
-        seed = f" seed={cell.seed}" if cell.seed else ""
-        console.print(f"failed: {cell.label}{seed}: {reason}", style="red", highlight=False, markup=False)
-    done = [cell for cell in grid if cell not in failed]
-    if done:
-        table(done, out, console)
-        print(f"picture: {_picture(done, out)}")
+    return tell(found, out, console)
+
+
+def tell(found: Comparison, out: Path, console: Console) -> int:
+    """Print a comparison, and leave it in its folder: tables and a picture."""
+    from ..report.bands import bands
+    from ..report.table import show, write
+
+    lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
+    if any(group.runs for group in found.members):
+        show(found, console)
+    for group, seed, cell in lost:
+        word = "diverged" if cell.diverged else "failed"
+        console.print(f"{word}: {group.label} seed={seed}: {cell.reason}", style="red", highlight=False, markup=False)
+    if any(not cell.diverged for _, _, cell in lost):
+        print("failed cells are run again with --retry")
+    if any(group.runs for group in found.members):
+        write(found, out)
+        bands(found).savefig(out / "compare.png", dpi=130)
+        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
+        print(f"picture: {out / 'compare.png'}")
     print(out)
-    return 1 if failed else 0
+    return 1 if lost else 0
 
 
-def table(done: Sequence[Cell], out: Path, console: Console) -> None:
-    """Mean ± sample standard deviation over the seeds, best test F1 first."""
-    from ..report.pictures import read_metrics
-
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in done:
-        rows = read_metrics(out / cell.folder)
-        values = rows[-1] | {"seconds": sum(row["seconds"] for row in rows)}
-        for metric in METRICS.keys() & values.keys():
-            scores[cell.label][metric].append(values[metric])
-    metrics = [metric for metric in METRICS if all(metric in columns for columns in scores.values())]
-    shown = Table(title="after the last round: mean ± standard deviation over seeds", title_justify="left")
-    shown.add_column("", overflow="fold")
-    for metric in metrics:
-        shown.add_column(METRICS[metric], justify="right", no_wrap=True)
-    shown.add_column("seeds", justify="right")
-    ranked = metrics[max(len(metrics) - 2, 0)]
-    for name, columns in sorted(scores.items(), key=lambda item: -_mean(item[1][ranked])):
-        numbers = [spread(columns[metric], 1 if metric == "seconds" else 4) for metric in metrics]
-        shown.add_row(name, *numbers, str(len(columns["seconds"])))
-    console.print(shown)
-
-
-def spread(values: Sequence[float], digits: int = 4) -> str:
-    """Mean ± sample standard deviation; one value has none.
-
-    >>> spread([1.0, 3.0], 1), spread([2.0], 1)
-    ('2.0 ± 1.4', '2.0')
-    """
-    mean = _mean(values)
-    if len(values) < 2:
-        return f"{mean:.{digits}f}"
-    std = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-    return f"{mean:.{digits}f} ± {std:.{digits}f}"
+def study(
+    words: Sequence[str],
+    out: Path,
+    own: Mapping[str, Any],
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    console: Console | None = None,
+    runner: Runner | None = None,
+) -> Comparison:
+    """Run the cells that are missing and read all of them; KeyboardInterrupt if it was stopped, after saving."""
+    if jobs is not None and jobs < 1:
+        raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
+    alone = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]  # cells share the cores
+    grid = cells([*alone, "eval.clients=true", *words])
+    resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
+    began = perf_counter()
+    with alone_in(out):
+        todo = [i for i, config in enumerate(resolved) if not over(config, retry)]
+        record = _record(out, grid, resolved, own, words)
+        with display([grid[i].title for i in todo], len(grid), console) as watcher:
+            run = runner or local(out / "log.txt")
+            whole = run([resolved[i] for i in todo], jobs or places(resolved[0]), watcher) if todo else True
+        _write(out, record | {"seconds": record["seconds"] + perf_counter() - began})
+    if not whole:
+        raise KeyboardInterrupt
+    return Comparison.open(out)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _values(text: str) -> Iterator[str]:
-    bounds = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text)
-    if bounds:
-        low, high = int(bounds[1]), int(bounds[2])
-        if high < low:
-            raise ArnoError(f"range {text}", "it must rise", f"write {high}..{low}")
-        yield from (str(i) for i in range(low, high + 1))
-        return
-    depth, piece = 0, ""
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            yield piece
-            piece = ""
+def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The comparison's own settings, and the words that are its runs'."""
+    own: dict[str, Any] = dict.fromkeys(OWN)
+    rest = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in OWN:
+            own[key] = value if key == "out" else configs.parse(word)[1]
         else:
-            piece += character
-    yield piece
+            rest.append(word)
+    if not isinstance(own["target"], int | float | None) or isinstance(own["target"], bool):
+        raise ArnoError(f"target = {own['target']}", "it must be a number", "try target=0.9")
+    if own["test"] not in (None, "t", "wilcoxon"):
+        raise unknown("test", str(own["test"]), ["t", "wilcoxon"])
+    return own, rest
 
 
-def _done(cell: Cell, out: Path) -> bool:
-    """Whether a cell is finished; refuses a folder that was made with other settings."""
-    folder = out / cell.folder
+def resolve(grid: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """The cells' whole configurations; cells that differ in the seed only are composed once."""
+    known: dict[tuple[str, ...], dict[str, Any]] = {}
+    for cell in grid:
+        seed = f"seed={cell.seed}"
+        rest = tuple(word for word in cell.overrides if word != seed)
+        number = configs.parse(seed)[1] if cell.seed else None
+        if rest not in known or not isinstance(number, int):
+            known[rest] = _compose(cell)
+        yield known[rest] | ({} if number is None else {"seed": number})
+
+
+def over(config: Mapping[str, Any], retry: bool) -> bool:
+    """Whether nothing is left to do for a cell; refuses a folder that was made with other settings."""
+    folder, lost = Path(config["out"]), failure(Path(config["out"]))
     try:
-        config = configs.plain(configs.compose(cell.overrides))
-    except ArnoError as error:
-        hint = "a setting of one method only is written after its name, as fedprox.mu=0.1"
-        wrong = any(o.startswith("method.") for o in cell.overrides) and cell.name.startswith("method=")
-        raise (ArnoError(cell.name, str(error), hint) if wrong else error) from error
-    try:
-        status = json.loads((folder / "manifest.json").read_text())["status"]
-        earlier = configs.read(folder / "config.yaml")
-    except (OSError, ValueError, KeyError, ArnoError):
+        if lost is None:
+            done = bool(json.loads((folder / "manifest.json").read_text())["status"] == "done")
+            earlier = _read(folder / "config.yaml")
+        else:
+            done, earlier = True, json.loads((folder / FAILURE).read_text())["config"]
+    except (OSError, ValueError, KeyError):
         return False
     odd = configs.differences(earlier, config)
     odd += [f"rounds: {earlier.get('rounds')} → {config['rounds']}"] * (earlier.get("rounds") != config["rounds"])
     if odd:
         raise ArnoError(f"{folder} was run with {'; '.join(odd)}", "a cell keeps its settings", "choose another out=")
-    return bool(status == "done")
+    if lost is not None and retry and not lost.diverged:
+        shutil.rmtree(folder)  # from the beginning: what was mended may have changed every round
+        return False
+    return done
 
 
-def _train(todo: Sequence[Cell], out: Path, jobs: int, total: int, console: Console) -> Mapping[Cell, str]:
-    """Run cells, some at a time, and say which are done; returns what went wrong."""
-    columns = (
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    failed: dict[Cell, str] = {}
-    with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
-    ):
-        task = bar.add_task("cells", total=total, completed=total - len(todo))
-        running: dict[Future[str], Cell] = {}
-        try:
-            running |= {pool.submit(_run, cell.overrides, str(out / cell.folder)): cell for cell in todo}
-            for number, future in enumerate(as_completed(running), start=total - len(todo) + 1):
-                cell = running[future]
-                try:
-                    error = future.result()
-                except Exception as lost:  # the process died: out of memory, or killed
-                    error = f"its process ended ({lost})"
-                if error == INTERRUPTED:
-                    raise KeyboardInterrupt
-                if error:
-                    failed[cell] = error
-                bar.advance(task)
-                if not console.is_terminal:
-                    seed = f" seed={cell.seed}" if cell.seed else ""
-                    print(f"{number}/{total}  {cell.label}{seed}  {'failed' if error else 'done'}", flush=True)
-        except KeyboardInterrupt:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return failed
+def places(config: Mapping[str, Any]) -> int:
+    """How many cells like this one have room on this machine."""
+    cores = os.cpu_count() or 1
+    taken = next((config["engine"][name] or cores for name in CORES if name in config["engine"]), 1)
+    return max(cores // taken, 1)
 
 
-INTERRUPTED = "interrupted"
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Two comparisons in one folder would write over each other."""
+    import fcntl
 
-
-def _run(overrides: Sequence[str], folder: str) -> str:
-    """One cell, in a process of its own; returns what went wrong."""
-    from .run import Interrupted, resume, run
-
-    path = Path(folder)
     try:
-        if (path / "manifest.json").exists():
-            resume(path)
-        else:
-            run(*overrides, out=folder)
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+    except OSError as error:
+        raise ArnoError(f"out = {out}", f"cannot be written ({error.strerror})", "choose another out=") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ArnoError(f"out = {out}", "another comparison is at work there", "wait for it") from None
+        yield
+
+
+def _compose(cell: Cell) -> dict[str, Any]:
+    try:
+        return configs.plain(configs.compose(cell.overrides))
     except ArnoError as error:
-        return str(error)
-    except (Interrupted, KeyboardInterrupt):
-        return INTERRUPTED
-    except Exception as error:  # a user's own method may fail in any way; the other cells go on
-        if path.is_dir():
-            with (path / "log.txt").open("a") as log:
-                log.write(traceback.format_exc())
-        return f"{type(error).__name__}: {error} (see {path / 'log.txt'})"
-    return ""
+        hint = "a setting of one method only is written after its name, as fedprox.mu=0.1"
+        wrong = any(o.startswith("method.") for o in cell.overrides) and "method=" in cell.varied
+        raise (ArnoError(cell.varied, str(error), hint) if wrong else error) from error
 
 
-def _picture(done: Sequence[Cell], out: Path) -> Path:
-    from ..report.pictures import draw_bands
+def _read(path: Path) -> dict[str, Any]:
+    """A configuration that Arno wrote: plain YAML, read many times faster than a user's."""
+    import yaml
 
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for cell in done:
-        groups[cell.label].append(out / cell.folder)
-    path = out / "compare.png"
-    draw_bands(groups, path)
-    return path
+    loaded: dict[str, Any] = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return loaded
+
+
+def _record(
+    out: Path, grid: Sequence[Cell], resolved: Sequence[Mapping[str, Any]], own: Mapping[str, Any], words: Sequence[str]
+) -> dict[str, Any]:
+    """Write down what is compared and how to do it again."""
+    try:
+        seconds = json.loads((out / RECORD).read_text())["seconds"]
+    except (OSError, ValueError, KeyError):
+        seconds = 0.0
+    told = [f"{key}={configs.written(value)}" for key, value in own.items() if value is not None]
+    record = {
+        "command": shlex.join(["arno", "compare", *words, *told, f"out={out}"]),
+        **own,
+        "seconds": seconds,
+        "cells": [
+            {"folder": cell.folder, "name": cell.name, "setting": cell.setting, "seed": config["seed"]}
+            for cell, config in zip(grid, resolved, strict=True)
+        ],
+    }
+    _write(out, record)
+    return record
+
+
+def _write(out: Path, record: Mapping[str, Any]) -> None:
+    (out / f"{RECORD}.part").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    (out / f"{RECORD}.part").replace(out / RECORD)
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    """Keywords as on the command line."""
+    words = []
+    for key, value in configs._flat(settings):
+        several = value if isinstance(value, list | tuple | range) else [value]
+        words.append(f"{key}={','.join(configs.written(each) for each in several)}")
+    return words

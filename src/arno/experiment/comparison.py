@@ -204,13 +204,14 @@ class Comparison:
         ranked = order.sort_values(["_place", "_final"], ascending=[True, False], kind="stable").index
         return frame.loc[ranked].reset_index(drop=True)
 
-    def differences(self, metric: str | None = None, test: Literal["t", "wilcoxon"] = "t") -> pd.DataFrame:
+    def differences(self, metric: str | None = None, test: Literal["t", "wilcoxon"] | None = None) -> pd.DataFrame:
         """One row per group but the reference of its setting: the paired difference of the final scores over the seeds
         that both have, its 95 % interval, p and Holm's corrected p over all rows.
         """
         import pandas as pd
 
-        compute, rows = {"t": statistics.paired_t, "wilcoxon": statistics.wilcoxon}[test], []
+        asked = test or self.record.get("test") or "t"
+        compute, rows = {"t": statistics.paired_t, "wilcoxon": statistics.wilcoxon}[asked], []
         for place in self.places:
             (reference, *others), finals = self._within(place), self.finals(metric)
             for group in others:

@@ -56,9 +56,9 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
 
 
 def _grid(text: str) -> list[str]:
-    from .compare import _values
+    from .grid import values
 
-    return list(_values(text))
+    return list(values(text))
 
 
 def make(settings: dict[str, Any]) -> Study:

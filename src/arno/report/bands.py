@@ -1,0 +1,68 @@
+"""The picture of a comparison: curves over the rounds, and how far the seeds tell the groups apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..experiment.comparison import LESS, METRICS, Comparison
+from .pictures import COLOURS, figure
+from .statistics import summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def bands(comparison: Comparison, metric: str | None = None) -> Figure:
+    """A row per setting: the mean over the seeds ± one standard deviation against the rounds; every seed's final
+    score with the 95 % interval of their mean, best first.
+    """
+    metric = metric or comparison.metric
+    places, table = comparison.places, comparison.table(metric=metric)
+    colours = {
+        g.name: COLOURS[i % len(COLOURS)] for i, g in enumerate({g.name: g for g in comparison.members}.values())
+    }
+    tallest = max(sum(group.setting == place for group in comparison.members) for place in places)
+    fig, axes = figure(len(places), 2, (11, (max(3.6, 1.6 + 0.4 * tallest)) * len(places)))
+    label = METRICS.get(metric, metric)
+    for (left, right), place in zip(axes, places, strict=True):
+        rows = [row for row in table.to_dict("records") if row["setting"] == place]
+        for row in rows:
+            _curve(left, comparison, row["label"], metric, colours[row["name"]])
+        _finals(right, comparison, rows, metric, colours)
+        left.set(xlabel="round", ylabel=label, title=place)
+        right.set(xlabel=f"final {label}")
+        if metric in LESS and all(row["final"] > 0 for row in rows):
+            left.set_yscale("log")
+            right.set_xscale("log")
+    for axis in axes.flat:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    return fig  # type: ignore[no-any-return]
+
+
+def _curve(axis: Any, comparison: Comparison, label: str, metric: str, colour: str) -> None:
+    frame = comparison.history
+    rows = frame[(frame["label"] == label) & frame[metric].notna()] if metric in frame else frame[:0]
+    seeds = rows.groupby("round")[metric].agg(["mean", "std", "count"])
+    seeds = seeds[seeds["count"] == seeds["count"].max()]  # some may have ended early
+    axis.plot(seeds.index, seeds["mean"], color=colour, lw=1.6, marker="o" if len(seeds) <= 20 else "", ms=3)
+    low, high = seeds["mean"] - seeds["std"].fillna(0), seeds["mean"] + seeds["std"].fillna(0)
+    axis.fill_between(seeds.index, low, high, color=colour, alpha=0.15, lw=0)
+
+
+def _finals(axis: Any, comparison: Comparison, rows: list[Any], metric: str, colours: dict[str, str]) -> None:
+    finals = comparison.finals(metric)
+    for y, row in enumerate(rows):
+        values, colour = list(finals[row["label"]].values()), colours[row["name"]]
+        s = summary(values)
+        axis.plot(values, [y + 0.16] * s.n, "o", color=colour, alpha=0.5, ms=5, mew=0)
+        if s.n > 1:
+            axis.errorbar(s.mean, y, xerr=s.high - s.mean, color=colour, lw=1.6, capsize=3)
+        if s.n:
+            axis.plot([s.mean], [y], "D", color=colour, ms=5)
+    names = [row["name"] + (" ★" if row["winner"] else "") for row in rows]
+    axis.set_yticks(range(len(rows)), names)
+    for tick, row in zip(axis.get_yticklabels(), rows, strict=True):
+        tick.set(color=colours[row["name"]], fontweight="bold")
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_title("seeds, mean and 95 % interval", fontsize=9)
