@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import nan, sqrt
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -275,17 +276,17 @@ class Round:
 
     def add(self, work: Work, out: Result, mean: Vec) -> None:
         """Note a block; `mean` is Σ p_k Δ_k over it, without buffers."""
-        window, norm = work.windows, out.delta.norm(dim=1)
-        size = out.delta.shape[1]
+        window, weight, norm = work.windows, work.weight.tolist(), out.delta.norm(dim=1).tolist()
+        size = out.delta.shape[1]  # 0 where the engine adds up
         row = {
             "client": work.clients.tolist(),
             "count": work.count.tolist(),
-            "weight": work.weight.tolist(),
+            "weight": weight,
             "steps": work.steps.tolist(),
             "lr": work.lr.tolist(),
             "loss": out.loss.tolist(),
-            "delta_norm": norm.tolist(),
-            "delta_cosine": cosines(out.delta[:, : len(mean)], work.weight, mean, norm).tolist(),
+            "delta_norm": norm,
+            "delta_cosine": cosines(out.delta[:, : len(mean)], weight, mean[:size], norm),
             "uploaded": [size if window is None else len(window[j].index) for j in range(len(work))],
             "seconds": out.seconds.tolist(),
             **{name: column.tolist() for name, column in out.notes.items()},
@@ -294,15 +295,18 @@ class Round:
             self.clients.setdefault(name, []).extend(values)
 
 
-def cosines(rows: Mat, weight: Tensor, mean: Vec, norm: Tensor) -> Tensor:
+def cosines(rows: Mat, weight: Sequence[float], mean: Vec, norm: Sequence[float]) -> list[float]:
     """The cosine between each row and the weighted sum of the *other* rows; NaN for a row alone or a zero.
 
-    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -2.0]])
-    >>> p = torch.tensor([0.5, 0.25, 0.25])
-    >>> cosines(rows, p, p @ rows, rows.norm(dim=1)).round(decimals=4)
-    tensor([ 0.7071,  0.0000, -0.3162])
+    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -1.0]])
+    >>> found = cosines(rows, [0.5, 0.25, 0.25], torch.tensor([0.75, 0.0]), [1.0, 2**0.5, 1.0])
+    >>> [round(c, 4) for c in found]
+    [1.0, 0.3162, -0.3162]
     """
-    dot, own = rows @ mean, weight * norm**2
-    others = (mean @ mean - weight * (2 * dot - own)).clamp(min=0).sqrt()  # ‖mean − p_k Δ_k‖
-    known = (others > 1e-2 * weight * norm) & (norm > 0)  # less is rounding, not direction
-    return torch.where(known, (dot - own) / (norm * others), torch.nan).clamp(-1, 1)
+    square, found = float(mean @ mean), []
+    for dot, p, n in zip((rows @ mean).tolist(), weight, norm, strict=True):
+        own = p * n * n
+        others = sqrt(max(square - p * (2 * dot - own), 0.0))  # ‖mean − p_k Δ_k‖
+        known = n > 0 and others > 1e-2 * p * n  # less is rounding, not direction
+        found.append(max(-1.0, min(1.0, (dot - own) / (n * others))) if known else nan)
+    return found
