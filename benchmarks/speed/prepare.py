@@ -1,0 +1,61 @@
+"""Write a workload's folder: the same data, clients and cohorts for every contender."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import BATCH
+
+from arno.core.seeds import numpy_stream
+from arno.data import partitions
+from arno.data.arrays import from_arrays
+from arno.data.dataset import Dataset, datasets
+
+#: Data, training samples, partition, clients, clients a round.
+WORK = {
+    "W1": ("fashion_mnist", 60_000, {"kind": "dirichlet", "alpha": 0.3}, 100, 10),
+    "W2": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
+    "W3": ("cifar10", 10_000, {"kind": "dirichlet", "alpha": 0.5}, 10, 10),
+    "W4": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
+}
+ROUNDS = 60
+
+
+def prepare(name: str, base: Path, sources: dict[str, str]) -> Path:
+    """The folder `base/name`; real data where `sources` names their folder, else made-up images of ten classes."""
+    kind, samples, partition, clients, cohort = WORK[name]
+    folder = base / name
+    folder.mkdir(parents=True, exist_ok=True)
+    data = datasets.get(kind)(root=sources[kind], limit=samples) if kind in sources else made_up(kind, samples)
+    held = partitions.build(partition, data.y, clients, 0)
+    rng = numpy_stream(0, f"benchmark/{name}")
+    cohorts = [sorted(rng.choice(clients, cohort, replace=False).tolist()) for _ in range(ROUNDS)]
+    (folder / "clients.json").write_text(json.dumps([held[k].tolist() for k in range(clients)]))
+    (folder / "cohorts.json").write_text(json.dumps(cohorts))
+    arrays = {"x": data.x, "y": data.y, "x_test": data.x_test, "y_test": data.y_test}
+    np.savez(folder / "data.npz", **{part: tensor.numpy() for part, tensor in arrays.items()})
+    # The peers get what their users would make: normalised float32 arrays, with the moments that Arno finds by itself.
+    numbers = from_arrays(name, {part: tensor.numpy() for part, tensor in arrays.items()}, classes=data.classes)
+    for part, tensor in arrays.items():
+        array = numbers.transform().normalise(tensor) if part.startswith("x") else tensor
+        np.save(folder / f"{part}.npy", array.numpy())
+    assert name in BATCH
+    return folder
+
+
+def made_up(kind: str, samples: int) -> Dataset:
+    """Images around ten random prototypes: to learn them is easy, and takes as long as real ones."""
+    shape = (1, 28, 28) if kind == "fashion_mnist" else (3, 32, 32)
+    g = torch.Generator().manual_seed(0)
+    prototypes = torch.randint(0, 256, (10, *shape), generator=g)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = torch.randint(0, 10, (n,), generator=g)
+        noise = torch.randint(0, 256, (n, *shape), generator=g)
+        return ((prototypes[y] + 7 * noise) // 8).to(torch.uint8).numpy(), y.numpy()
+
+    (x, y), (x_test, y_test) = draw(samples), draw(5_000)
+    return from_arrays(kind, {"x": x, "y": y, "x_test": x_test, "y_test": y_test}, classes=tuple("0123456789"))

@@ -1,0 +1,183 @@
+"""Arno, a hand-written loop and the peers on the same work, side by side.
+
+    python benchmarks/speed/run.py [W1 W2 W3 W4 W5a W5b] [--repeats 5] [--peers DIR] [--data NAME=FOLDER ...]
+                                   [--out docs/results/speed.json]
+
+| | model | clients | a round |
+| --- | --- | --- | --- |
+| W1 | LeNet-5 on Fashion-MNIST | 100, Dirichlet(0.3) | 10 clients, B = 32, E = 1 |
+| W2 | softmax regression on Fashion-MNIST | 1,000 × 60 samples | 100 clients, B = 20, E = 1 |
+| W3 | five-layer CNN on 10,000 images of CIFAR-10 | 10, Dirichlet(0.5) | all, B = 64, E = 1 |
+| W4 | MLP 784-128-10 on Fashion-MNIST | 1,000 × 60 samples | 100 clients, B = 20, E = 1 |
+| W5a | SCAFFOLD on W1 | | |
+| W5b | FedVARP on W2 | | |
+
+Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
+the median over its rounds after the first; the table shows the median of that over the repeats and its range, the peak
+memory of the process tree (proportional set size) and the accuracy of the final model: the same work was done. All of
+them get the same environment variables. `--peers` is where `make bench-peers` put the peers' environments; without it
+only Arno and the hand-written loop run. `--data fashion_mnist=FOLDER` takes real data in place of made-up images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from common import flops
+from prepare import prepare
+
+HERE = Path(__file__).parent
+ROUNDS = {"W1": 8, "W2": 12, "W3": 3, "W4": 12}
+VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to do the work: its name and the command that does it in a folder, for so many rounds."""
+
+    name: str
+    command: tuple[str, ...]
+    threads: int = 1
+
+
+def contenders(method: str, peers: Path | None, cores: int) -> list[Contender]:
+    """Who takes part in a workload."""
+    python, found = sys.executable, []
+    found.append(Contender("Arno", (python, "by_arno.py", "FOLDER", "ROUNDS", f"method={method}")))
+    if method == "fedavg":
+        for threads in sorted({1, cores}):
+            name = f"by hand, {threads} thread{'s' * (threads > 1)}"
+            found.append(Contender(name, (python, "by_hand.py", "FOLDER", "ROUNDS", str(threads)), threads))
+    if peers and method != "fedvarp":
+        own = [method] if method != "fedavg" else []
+        if method == "fedavg":
+            found.append(Contender("Flower", (str(peers / "flower/bin/python"), "by_flower.py", "FOLDER", "ROUNDS")))
+        torchrun = (str(peers / "pfl/bin/torchrun"), f"--nproc_per_node={cores}", "by_pfl.py", "FOLDER", "ROUNDS", *own)
+        found.append(Contender("pfl", torchrun))
+        found.append(
+            Contender("FedLab", (str(peers / "fedlab/bin/python"), "by_fedlab.py", "FOLDER", "ROUNDS", "1", *own))
+        )
+    return found
+
+
+def once(contender: Contender, folder: Path, rounds: int) -> dict[str, float]:
+    """Run it; its time is the median of the rounds after the first."""
+    words = [str(folder) if w == "FOLDER" else str(rounds) if w == "ROUNDS" else w for w in contender.command]
+    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(contender.threads)}
+    done = subprocess.run(words, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+    if not lines:
+        raise SystemExit(f"{contender.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    found = json.loads(lines[-1])
+    return {"seconds": median(found["seconds"][1:]), "memory": found["memory"], "accuracy": found["accuracy"]}
+
+
+def gemm_peak(threads: int) -> float:
+    """GFLOP/s of the best of some products of square matrices."""
+    torch.set_num_threads(threads)
+    a, b, best = torch.randn(1536, 1536), torch.randn(1536, 1536), 0.0
+    for _ in range(12):
+        began = perf_counter()
+        torch.mm(a, b)
+        best = max(best, 2 * 1536**3 / (perf_counter() - began) / 1e9)
+    return best
+
+
+def measure(name: str, folder: Path, method: str, repeats: int, peers: Path | None) -> dict[str, object]:
+    """All contenders of one workload."""
+    base, cores = folder.name, os.cpu_count() or 1
+    taking_part = contenders(method, peers, cores)
+    found: dict[str, list[dict[str, float]]] = {c.name: [] for c in taking_part}
+    peaks = []
+    for repeat in range(repeats):
+        peaks.append(gemm_peak(cores))
+        for contender in taking_part:
+            found[contender.name].append(once(contender, folder, ROUNDS[base]))
+            print(f"{name} {repeat + 1}/{repeats} {contender.name}: {found[contender.name][-1]}", flush=True)
+    parts, cohorts = (json.loads((folder / f"{part}.json").read_text()) for part in ("clients", "cohorts"))
+    samples = median(sum(len(parts[k]) for k in cohort) for cohort in cohorts[1 : ROUNDS[base] - 1])
+    return {"runs": found, "gemm": peaks, "flops": flops(base) * samples}
+
+
+def table(name: str, result: dict[str, object]) -> str:
+    """A workload as a Markdown table; ratios are to Arno's median."""
+    runs: dict[str, list[dict[str, float]]] = result["runs"]  # type: ignore[assignment]
+    medians = {who: median(run["seconds"] for run in many) for who, many in runs.items()}
+    lines = [
+        f"**{name}**",
+        "",
+        "| | seconds a round | slower than Arno | peak MiB | accuracy |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for who, many in runs.items():
+        spent, memory = [run["seconds"] for run in many], median(run["memory"] for run in many)
+        score = median(run["accuracy"] for run in many)
+        lines.append(
+            f"| {who} | {medians[who]:.4f} [{min(spent):.4f}, {max(spent):.4f}] "
+            f"| {medians[who] / medians['Arno']:.2f}× | {memory:.0f} | {score:.3f} |"
+        )
+    speed, peak = float(result["flops"]) / medians["Arno"] / 1e9, median(result["gemm"])  # type: ignore[arg-type]
+    return "\n".join(
+        [*lines, "", f"Arno: {speed:.1f} GFLOP/s, {speed / peak:.0%} of the {peak:.0f} of a matrix product."]
+    )
+
+
+def picture(results: dict[str, dict[str, object]], path: Path) -> None:
+    """Times relative to Arno's, workload by workload."""
+    from arno.report.pictures import COLOURS, figure
+
+    fig, axes = figure(1, 1, (9, 4.2))
+    axis, names = axes[0][0], list(dict.fromkeys(who for r in results.values() for who in r["runs"]))  # type: ignore[attr-defined]
+    for i, who in enumerate(names):
+        for j, result in enumerate(results.values()):
+            runs: dict[str, list[dict[str, float]]] = result["runs"]  # type: ignore[assignment]
+            if who in runs:
+                ratio = median(r["seconds"] for r in runs[who]) / median(r["seconds"] for r in runs["Arno"])
+                label = who if who not in [t.get_text() for t in axis.texts] else None
+                axis.bar(j + (i - len(names) / 2) * 0.13, ratio, 0.12, color=COLOURS[i % 8], label=label)
+    handles = {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axis.legend(handles.values(), handles.keys(), frameon=False, fontsize=8, ncols=3)
+    axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=list(results))
+    axis.axhline(1, color="#000000", lw=0.8)
+    axis.spines[["top", "right"]].set_visible(False)
+    fig.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure, print, and keep what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="W")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--out", type=Path, help="add the measurements to this JSON file and draw them beside it")
+    options = parser.parse_args()
+    sources = {kind: str(Path(folder).expanduser().resolve()) for kind, folder in (d.split("=") for d in options.data)}
+    results: dict[str, dict[str, object]] = {}
+    if options.out and options.out.exists():
+        results = json.loads(options.out.read_text())
+    peers = options.peers.resolve() if options.peers else None
+    with tempfile.TemporaryDirectory() as base:
+        for name in options.workloads or [*ROUNDS, *VARIANTS]:
+            work, method = VARIANTS.get(name, (name, "fedavg"))
+            folder = prepare(work, Path(base), sources)
+            results[name] = measure(name, folder, method, options.repeats, peers)
+            print(f"\n{table(name, results[name])}\n", flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+                picture(results, options.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
