@@ -13,7 +13,9 @@ import pytest
 
 import arno as package
 from arno.experiment import compare
+from arno.experiment import config as configs
 from arno.experiment.comparison import Comparison
+from arno.experiment.folder import RunFolder
 from arno.experiment.grid import cells
 from arno.experiment.progress import Quiet
 from arno.experiment.worker import run_cell
@@ -52,7 +54,8 @@ def test_the_grid_with_its_tables_and_picture_and_the_second_time_nothing_runs(a
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0, said
     lines = said.out.splitlines()
-    assert lines[-2:] == ["picture: grid/compare.png", "grid"]
+    assert lines[-3:] == ["picture: grid/compare.png", "report: grid/report.html", "grid"]
+    assert "fedprox" in Path("grid/report.html").read_text()
     assert max(map(len, lines)) <= 80
     assert Path("grid/compare.png").read_bytes()[:4] == b"\x89PNG"
     assert {p.name for p in Path("grid").iterdir() if p.is_dir()} == {
@@ -340,6 +343,19 @@ def test_cells():
     long = cells([f"data.root={'x' * 300},{'x' * 299}y"])
     assert len({c.folder for c in long}) == 2
     assert max(len(c.folder) for c in long) <= 200
+
+
+def test_a_runs_own_configuration_is_read_as_any_other(tmp_path):
+    folder = RunFolder(tmp_path)
+    settings = ["method=fedprox", "method.mu=1e-07", "local.lr=[1e-3, 2, 0.5]", "model.hidden=[8, 8]", "load='1e-3'"]
+    config = configs.plain(configs.compose(settings))
+    folder.write_config(config)
+    assert folder.config() == config == configs.read(tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text("by_hand: 1e-3\nword: '1e-3'\n")
+    assert folder.config() == {"by_hand": 0.001, "word": "1e-3"}
+    (tmp_path / "config.yaml").write_text("a: [\n")
+    with pytest.raises(package.ArnoError, match="is no valid YAML"):
+        folder.config()
 
 
 def test_how_many_cells_have_room(monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,7 @@ from . import config as configs
 from .comparison import FAILURE, RECORD, Comparison, failure
 from .crew import Runner, local
 from .display import display
+from .folder import RunFolder
 from .grid import Cell, cells
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def compare(
 
 
 def command(words: Sequence[str], jobs: int | None = None, retry: bool = False) -> int:
-    """`arno compare`: run the grid, print the tables, leave them and a picture in the folder."""
+    """`arno compare`: run the grid, print the tables, leave them with a picture and a report in the folder."""
     from rich.console import Console
 
     console = Console()
@@ -71,8 +72,9 @@ def command(words: Sequence[str], jobs: int | None = None, retry: bool = False) 
 
 
 def tell(found: Comparison, out: Path, console: Console) -> int:
-    """Print a comparison, and leave it in its folder: tables and a picture."""
+    """Print a comparison, and leave it in its folder: tables, a picture and a report."""
     from ..report.bands import bands
+    from ..report.html import write_report
     from ..report.table import show, write
 
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
@@ -87,7 +89,9 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
         write(found, out)
         bands(found).savefig(out / "compare.png", dpi=130)
         print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
+        write_report(found, out / "report.html")
         print(f"picture: {out / 'compare.png'}")
+        print(f"report: {out / 'report.html'}")
     print(out)
     return 1 if lost else 0
 
@@ -156,10 +160,10 @@ def over(config: Mapping[str, Any], retry: bool) -> bool:
     try:
         if lost is None:
             done = bool(json.loads((folder / "manifest.json").read_text())["status"] == "done")
-            earlier = _read(folder / "config.yaml")
+            earlier = RunFolder(folder).config()
         else:
             done, earlier = True, json.loads((folder / FAILURE).read_text())["config"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, ArnoError):
         return False
     odd = configs.differences(earlier, config)
     odd += [f"rounds: {earlier.get('rounds')} → {config['rounds']}"] * (earlier.get("rounds") != config["rounds"])
@@ -203,14 +207,6 @@ def _compose(cell: Cell) -> dict[str, Any]:
         hint = "a setting of one method only is written after its name, as fedprox.mu=0.1"
         wrong = any(o.startswith("method.") for o in cell.overrides) and "method=" in cell.varied
         raise (ArnoError(cell.varied, str(error), hint) if wrong else error) from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A configuration that Arno wrote: plain YAML, read many times faster than a user's."""
-    import yaml
-
-    loaded: dict[str, Any] = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded
 
 
 def _record(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, isnan
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import ArnoError
 from ..report import statistics
 from . import config as configs
+from .scores import METRICS, Record, sign
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,12 +23,8 @@ if TYPE_CHECKING:
 
 #: The record of a comparison in its folder, and of a cell that failed in the cell's.
 RECORD, FAILURE = "compare.json", "failure.json"
-#: What a comparison may be about, the first that was recorded is; and of which of them less is better.
-METRICS = {"test_f1": "test F1", "test_accuracy": "test accuracy", "test_loss": "test loss", "gap": "F(w) − F(w*)"}
-LESS = ("test_loss", "train_loss", "val_loss", "gap", "distance")
 #: Settings that do not make another group.
 APART = ("seed", "out", "engine", "checkpoint", "track", "state")
-WORST = "client_accuracy_worst_decile"
 
 
 class Lost(NamedTuple):
@@ -71,6 +69,7 @@ class Comparison:
 
     def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
         self.members, self.path, self.record = list(members), path, dict(record or {})
+        self._read: dict[Path, Record] = {}
         if not self.members:
             raise ArnoError(f"{path or 'no runs'}", "there is nothing to compare", "give the folders of finished runs")
 
@@ -132,13 +131,8 @@ class Comparison:
         """Every run's `metrics.jsonl`: label, name, setting, seed, round and what the round recorded."""
         import pandas as pd
 
-        pieces = []
-        for group in self.members:
-            for seed, run in group.runs.items():
-                rows = run.history.reset_index()
-                mine = {"label": group.label, "name": group.name, "setting": group.setting, "seed": seed}
-                pieces.append(pd.concat([pd.DataFrame(mine, index=rows.index), rows], axis=1))
-        return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["label", "seed", "round"])
+        rows = [about | dict(line) for about, record in self._records() for line in record.lines]
+        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["label", "seed", "round"])
 
     @cached_property
     def settings(self) -> Settings:
@@ -161,7 +155,8 @@ class Comparison:
         """The score that is compared unless another is asked for."""
         if self.record.get("metric"):
             return str(self.record["metric"])
-        return next((name for name in METRICS if name in self.history), "train_loss")
+        last = next((record.last for _, record in self._records()), {})
+        return next((name for name in METRICS if name in last), "train_loss")
 
     def scores(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
         """One row per run: final, best (by validation, never by test) and area under the curve of the metric, the worst
@@ -170,12 +165,7 @@ class Comparison:
         import pandas as pd
 
         metric, target = metric or self.metric, self.record.get("target") if target is None else target
-        rows = []
-        for group in self.members:
-            for seed, run in group.runs.items():
-                mine = {"label": group.label, "name": group.name, "setting": group.setting, "seed": seed}
-                rows.append(mine | _scores(run, metric, target))
-        return pd.DataFrame(rows)
+        return pd.DataFrame([about | record.scores(metric, target) for about, record in self._records()])
 
     def table(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
         """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score; best final first
@@ -184,13 +174,13 @@ class Comparison:
         import pandas as pd
 
         metric = metric or self.metric
-        scores, rows = self.scores(target, metric), []
+        scores, rows, winners = self.scores(target, metric), [], self.winners(metric)
         for group in self.members:
             mine = scores[scores["label"] == group.label] if len(scores) else scores
             row: dict[str, Any] = {"setting": group.setting, "name": group.name, "label": group.label}
             row |= {"seeds": len(group.runs), "diverged": sum(lost.diverged for lost in group.lost.values())}
             row["failed"] = len(group.lost) - row["diverged"]
-            row["winner"] = group.label in self.winners(metric)
+            row["winner"] = group.label in winners
             for name in [column for column in scores.columns if column not in ("label", "name", "setting", "seed")]:
                 s = statistics.summary([float(x) for x in mine[name] if not isnan(x)])
                 row |= {name: s.mean, f"{name}_std": s.std, f"{name}_low": s.low, f"{name}_high": s.high}
@@ -200,7 +190,7 @@ class Comparison:
         frame = pd.DataFrame(rows)
         if "final" not in frame:
             return frame
-        order = frame.assign(_place=frame["setting"].map(self.places.index), _final=frame["final"] * _sign(metric))
+        order = frame.assign(_place=frame["setting"].map(self.places.index), _final=frame["final"] * sign(metric))
         ranked = order.sort_values(["_place", "_final"], ascending=[True, False], kind="stable").index
         return frame.loc[ranked].reset_index(drop=True)
 
@@ -227,25 +217,34 @@ class Comparison:
     def finals(self, metric: str | None = None) -> dict[str, dict[int, float]]:
         """The metric after the last round, by label and seed."""
         name = metric or self.metric
-        return {g.label: {seed: _curve(run, name)[1][-1] for seed, run in g.runs.items()} for g in self.members}
+        found: dict[str, dict[int, float]] = {group.label: {} for group in self.members}
+        for about, record in self._records():
+            found[about["label"]][about["seed"]] = record.curve(name)[1][-1]
+        return found
 
     def winners(self, metric: str | None = None) -> list[str]:
         """The label, in each setting that has one, of the group that is better than every other."""
-        finals, sign = self.finals(metric), _sign(metric or self.metric)
+        finals, better = self.finals(metric), sign(metric or self.metric)
         found = []
         for place in self.places:
-            there = {g.label: {seed: sign * x for seed, x in finals[g.label].items()} for g in self._within(place)}
+            there = {g.label: {seed: better * x for seed, x in finals[g.label].items()} for g in self._within(place)}
             best = statistics.winner(there)
             if best is not None and not any(g.lost for g in self.members if g.label == best):
                 found.append(best)
         return found
 
+    def _records(self) -> Iterator[tuple[dict[str, Any], Record]]:
+        """Every run in numbers, and which one it is; a group's runs have the same settings."""
+        for group in self.members:
+            about: dict[str, Any] = {"label": group.label, "name": group.name, "setting": group.setting}
+            for seed, run in group.runs.items():
+                if run.path not in self._read:
+                    rounds = next(iter(group.runs.values())).config["rounds"]
+                    self._read[run.path] = Record(_lines(run), rounds)
+                yield about | {"seed": seed}, self._read[run.path]
+
     def _within(self, place: str) -> list[Group]:
         return [group for group in self.members if group.setting == place]
-
-
-def _sign(metric: str) -> int:
-    return -1 if metric in LESS else 1
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
@@ -257,9 +256,12 @@ def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
         run = RunResult(path)
         if only_done and run.folder.manifest()["status"] != "done":
             return
-        lost = _diverged(run)
-        if lost is None:
-            group.runs[seed] = run
+        lines = _lines(run)
+        odd = Record(lines, 0).diverged()
+        if not odd:
+            group.runs |= {seed: run} if lines else {}
+            return
+        lost = Lost(f"{odd} is not finite after the last round", True)
     if lost is not None:
         group.lost[seed] = lost
 
@@ -273,11 +275,13 @@ def failure(path: Path) -> Lost | None:
     return Lost(found["reason"], found["diverged"])
 
 
-def _diverged(run: RunResult) -> Lost | None:
-    """A run may go on to its end with a model that has no finite loss."""
-    last = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
-    odd = [name for name in (*METRICS, *LESS) if not isfinite(last.get(name, 0))]
-    return Lost(f"{odd[0]} is not finite after the last round", True) if odd else None
+def _lines(run: RunResult) -> list[dict[str, Any]]:
+    """A run's records; a kill may have cut the last one short."""
+    lines = []
+    for line in (run.path / "metrics.jsonl").read_text().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -298,35 +302,3 @@ def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         words = [kind, own] if several else [own, rest]
         found.append((" ".join(filter(None, words)) or kind, rest if several else ""))
     return found
-
-
-def _scores(run: RunResult, metric: str, target: float | None) -> dict[str, float]:
-    """A run in numbers."""
-    rows, (rounds, values) = run.history, _curve(run, metric)
-    out = {"final": values[-1], "best": statistics.NAN}
-    held_out = metric.replace("test_", "val_")
-    if metric.startswith("test_") and held_out in rows:
-        held_rounds, held = _curve(run, held_out)
-        chosen = max(zip(held_rounds, held, strict=True), key=lambda at: _sign(metric) * at[1])[0]
-        out["best"] = dict(zip(rounds, values, strict=True))[chosen]
-    first = next(
-        (i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1
-    )  # a round 0 is extra work of a method's own
-    out["area"] = statistics.area(rounds[first:], values[first:], run.config["rounds"])
-    out["worst_decile"] = float(rows[WORST].dropna().iloc[-1]) if WORST in rows else statistics.NAN
-    hits = rows[metric] * _sign(metric) >= (target or 0) * _sign(metric)
-    reached = None if target is None else next((i for i, hit in enumerate(hits) if hit), None)
-    at = len(rows) - 1 if target is None else reached
-    for name, column in (("steps", "local_steps"), ("bytes", "uploaded_bytes")):
-        out[name] = statistics.NAN if at is None or column not in rows else float(rows[column].iloc[at])
-    out["rounds"] = statistics.NAN if at is None else at + 1.0
-    return out | {"seconds": float(rows["seconds"].sum())}
-
-
-def _curve(run: RunResult, metric: str) -> tuple[list[float], list[float]]:
-    """The rounds in which the metric was recorded, and its values."""
-    if metric not in run.history:
-        known = [str(name) for name in run.history.columns]
-        raise ArnoError(f"metric = {metric}", f"{run.path} did not record it", f"there are {', '.join(known)}")
-    column = run.history[metric].dropna()
-    return [float(t) for t in column.index], [float(x) for x in column]

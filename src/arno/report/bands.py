@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.comparison import LESS, METRICS, Comparison
+from ..experiment.comparison import Comparison
+from ..experiment.scores import LESS, METRICS
 from .pictures import COLOURS, figure
 from .statistics import summary
 

@@ -8,8 +8,8 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.comparison import METRICS
 from ..experiment.config import written
+from ..experiment.scores import METRICS
 from .statistics import differences
 from .statistics import summary as summarised
 
@@ -31,9 +31,12 @@ TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 SCORES = ("final", "best", "area", "worst_decile")
 
 
-def verdict(comparison: Comparison) -> str:
-    """Who wins, if anybody; and what is missing."""
-    said = [f"<p>{one}</p>" for place in comparison.places for one in _winner(comparison, place)]
+def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
+    """Who wins by the comparison's table, if anybody; and what is missing."""
+    finals = comparison.finals() if frame["seeds"].any() else {}
+    metric = METRICS.get(comparison.metric, comparison.metric)
+    places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
+    said = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
     boxes = f"<div class='verdict'>{''.join(said)}</div>" if said else ""
     odd = [f"<p>{escape(one)}</p>" for one in problems(comparison)]
     if odd:
@@ -42,30 +45,22 @@ def verdict(comparison: Comparison) -> str:
     return boxes
 
 
-def _winner(comparison: Comparison, place: str) -> Iterator[str]:
+def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]], metric: str) -> str:
     """The best mean of a setting, and whether that is more than chance."""
-    frame = comparison.table()
-    rows = frame[(frame["setting"] == place) & (frame["seeds"] > 0)]
-    if len(rows) < 2:
-        return
     best, where = rows.iloc[0], f"{escape(place)}: " if place else ""
-    metric = METRICS.get(comparison.metric, comparison.metric)
     name = f"<strong class='{'winner' if best['winner'] else ''}'>{escape(best['name'])}</strong>"
     text = f"{where}{name} has the best final {escape(metric)}, {best['final']:.4f} on average"
     if best["winner"]:
-        yield f"{text}; the paired 95 % interval of its lead over every other excludes zero."
-        return
-    finals = comparison.finals()
+        return f"{text}; the paired 95 % interval of its lead over every other excludes zero."
     gaps = {
         row["name"]: differences(finals[best["label"]], finals[row["label"]]) for _, row in rows.iloc[1:].iterrows()
     }
     spans = {other: summarised(gap) for other, gap in gaps.items()}
     if all(isnan(span.low) for span in spans.values()):
-        yield f"{text}. With one seed that may be chance: there is no interval, and no winner is marked."
-        return
+        return f"{text}. With one seed that may be chance: there is no interval, and no winner is marked."
     equal = [escape(other) for other, span in spans.items() if not (span.low > 0 or span.high < 0)]
     why = f"its lead over {', '.join(equal)} may be chance" if equal else "some of its runs have no result"
-    yield f"{text}; but no winner is marked: {why}."
+    return f"{text}; but no winner is marked: {why}."
 
 
 def problems(comparison: Comparison) -> Iterator[str]:
@@ -83,12 +78,11 @@ def problems(comparison: Comparison) -> Iterator[str]:
             yield f"{group.label}: no finished run with seed {', '.join(map(str, absent))}"
 
 
-def summary(comparison: Comparison) -> str:
-    """The scores with their intervals, and the paired differences."""
-    if not any(group.runs for group in comparison.members):
+def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
+    """The scores of the comparison's table with their intervals, and the paired differences."""
+    if not frame["seeds"].any():
         return "<p class='note'>No run has a result.</p>"
-    metric = METRICS.get(comparison.metric, comparison.metric)
-    frame, target = comparison.table(), comparison.record.get("target")
+    metric, target = METRICS.get(comparison.metric, comparison.metric), comparison.record.get("target")
     to = f" to {target:g}" if target is not None else ""
     shown = [name for name in ("final", *LABELS) if name in frame and frame[name].notna().any()]
     heads = [f"final {metric}", "", *(LABELS[name] + (to if name in REACHED else "") for name in shown[1:]), "seeds"]

@@ -7,8 +7,9 @@ from math import isnan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.comparison import METRICS, Comparison
+from ..experiment.comparison import Comparison
 from ..experiment.config import written
+from ..experiment.scores import METRICS
 from .statistics import NAN, student
 
 if TYPE_CHECKING:
