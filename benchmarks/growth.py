@@ -70,9 +70,8 @@ def main() -> None:
         return
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for row, (values, what) in ROWS.items():
-        print(
-            f"\n| {row} ({what}) | ms a round | to the first | MiB beyond data and model |\n| ---: | ---: | ---: | ---: |"
-        )
+        print(f"\n| {row} ({what}) | ms a round | to the first | MiB beyond data and model |")
+        print("| ---: | ---: | ---: | ---: |")
         first = None
         for value in values:
             words = [sys.executable, __file__, row, str(value)]
