@@ -4,8 +4,8 @@
 
 LeNet-5, 100 clients by Dirichlet(0.3), 10 a round, B = 32, E = 1, made-up images of Fashion-MNIST's size. Everything
 but training and averaging (bar: together under 5 %) is timed where it happens. Then the time to start: `arno --help`,
-and `arno run` on the embedded digits up to its first round, against `import torch` (bars: 0.3 and 2 times; medians of 5,
-interleaved, after one warm-up).
+and `arno run` on the embedded digits up to its first round, against `import torch` (bars: 0.3 and 2 times; medians of
+5, interleaved, after one warm-up).
 """
 
 from __future__ import annotations
