@@ -1,11 +1,23 @@
 """The Ray engine gives the serial engine's bits on several nodes, whatever is lost on the way, and makes no noise."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
 import pytest
 import torch
 
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
+from arno.core.part import Part
 from arno.engines.serial import Serial
+from arno.errors import ArnoError
 from arno.experiment import build
 from arno.experiment.config import compose, plain
 from arno.methods import methods
@@ -13,7 +25,7 @@ from arno.selection import Uniform
 
 ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
-from arno.engines.ray import ray_engine  # noqa: E402
+from arno.engines.ray import ray_engine, shares  # noqa: E402
 
 SETTINGS = {
     "cluster_fedvarp": {"clusters": 3},
@@ -93,3 +105,224 @@ def test_scores_and_losses_are_those_of_serial(digits, engine):
     assert engine.score([w, w + 0.1], "test") == serial.score([w, w + 0.1], "test")
     assert engine.score([w] * 4, "test") == serial.score([w] * 4, "test")
     assert torch.equal(engine.loss(w, torch.arange(7)), serial.loss(w, torch.arange(7)))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A probe that says which process trained which client, then waits until it may go on."""
+
+    folder: Path
+
+    def __call__(self, learner, job):
+        (self.folder / f"{job.client}-{os.getpid()}").touch()
+        until((self.folder / "go").exists)
+        return {"client": torch.tensor([job.client])}
+
+
+@dataclass
+class Gate(Part):
+    """Every client stops at the gate once it has trained."""
+
+    folder: Path
+
+    def send(self, work):
+        return replace(work, probe=Wait(self.folder))
+
+
+def until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def held(folder):
+    """The processes that stand at the gate."""
+    return {int(mark.name.split("-")[1]) for mark in folder.glob("*-*")}
+
+
+@pytest.fixture
+def by_value():
+    """Actors cannot import this file: what it defines travels with the work."""
+    module = sys.modules[__name__]
+    ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def gated(digits, engine, tmp_path, by_value):
+    """Runs two rounds of SCAFFOLD; in the middle of the first, with every actor at work, `accident` happens."""
+
+    def run(accident):
+        def interfere():
+            until(lambda: len(held(tmp_path)) == 3)
+            accident(held(tmp_path))
+            (tmp_path / "go").touch()
+
+        until(lambda: engine.loss(digits.init(0), torch.arange(7)).isfinite().all() and len(engine._actors) == 3)
+        fed = Federation(digits, [*methods.get("scaffold")(), Gate(tmp_path)], engine=engine, local=Local(epochs=2))
+        other = threading.Thread(target=interfere)
+        other.start()
+        for _ in range(2):
+            fed.round()
+        other.join()
+        return fed.w
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits):
+    fed = Federation(digits, methods.get("scaffold")(), local=Local(epochs=2))
+    for _ in range(2):
+        fed.round()
+    return fed.w
+
+
+def test_an_actor_lost_in_the_middle_of_a_round(gated, undisturbed):
+    lost = []
+
+    def accident(at_work):
+        lost.append(min(at_work))
+        os.kill(lost[0], signal.SIGKILL)
+
+    assert torch.equal(gated(accident), undisturbed)
+    assert not psutil.pid_exists(lost[0])
+
+
+def test_a_node_lost_in_the_middle_of_a_round(gated, undisturbed, cluster):
+    node = next(iter(cluster.worker_nodes))
+    before = [p.process.pid for processes in node.all_processes.values() for p in processes]
+
+    def accident(at_work):
+        tree = [q for pid in before for q in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]]
+        assert {q.pid for q in tree} & at_work
+        for process in tree:
+            process.kill()
+
+    assert torch.equal(gated(accident), undisturbed)
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in before)
+    cluster.remove_node(node, allow_graceful=False)
+    cluster.add_node(num_cpus=1)
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A probe in which client 2 never ends, or only once it has hung before."""
+
+    folder: Path
+    always: bool
+
+    def __call__(self, learner, job):
+        mark = self.folder / "hung"
+        if job.client == 2 and (self.always or not mark.exists()):
+            mark.touch()
+            threading.Event().wait()
+        return {}
+
+
+@dataclass
+class Hanging(Part):
+    folder: Path
+    always: bool
+
+    def send(self, work):
+        return replace(work, probe=Hang(self.folder, self.always))
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_hung_client_is_run_again_and_given_up(always, digits, engine, undisturbed, tmp_path, by_value, monkeypatch):
+    monkeypatch.setattr(engine._actors, "_timeout", 1.0)
+    parts = [*methods.get("scaffold")(), Hanging(tmp_path, always)]
+    fed = Federation(digits, parts, engine=engine, local=Local(epochs=2))
+    if always:
+        with pytest.raises(ArnoError, match=r"client 2 in round 1: it took longer than engine\.timeout = 1 s, 3 times"):
+            fed.round()
+        return
+    for _ in range(2):
+        fed.round()
+    assert (tmp_path / "hung").exists()
+    assert torch.equal(fed.w, undisturbed)
+
+
+@pytest.fixture(scope="module")
+def adding(engine, digits):
+    engine._actors.close()  # their cores are needed
+    made = ray_engine(digits, reduce="worker")
+    yield made
+    made.close()
+
+
+SUMMED = ["fedavg", "fedprox", "fedadam", "fedavgm", "fedrcl"]
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_made_by_workers_agree_to_rounding_and_repeat(name, digits, adding, monkeypatch):
+    monkeypatch.setattr(rounds, "BLOCK", 3 * digits.layout.size)
+    sent = []
+    real = adding._actors.send
+    monkeypatch.setattr(adding._actors, "send", lambda worker, call: sent.append(call.method) or real(worker, call))
+    a, ra = train(digits, Serial(digits), name)
+    b, rb = train(digits, adding, name)
+    c, _ = train(digits, adding, name)
+    assert sent.count("sum") == len(sent) == 2 * 3 * 3  # one per worker and round, in two runs of three rounds
+    assert torch.equal(b.w, c.w)
+    torch.testing.assert_close(a.w, b.w, rtol=1e-4, atol=1e-6)
+    for x, y in zip(ra, rb, strict=True):
+        for column in ("client", "weight", "steps", "uploaded"):
+            assert x.clients[column] == y.clients[column]
+        for column in ("loss", "delta_norm"):
+            torch.testing.assert_close(torch.tensor(x.clients[column]), torch.tensor(y.clients[column]))
+    assert adding.equality == "as serial to rounding, by 3 workers"
+    assert adding.equality in adding.name
+
+
+def test_sums_leave_out_clients_that_diverged(digits, adding):
+    local = Local(epochs=2, batch_size=8, lr=[0.05] * 6 + [1e30])
+    feds = [Federation(digits, engine=e, local=local, on_divergence="drop") for e in (Serial(digits), adding)]
+    a, b = [fed.round() for fed in feds]
+    assert a.dropped == b.dropped == 1
+    assert a.clients["client"] == b.clients["client"] == [0, 1, 2, 3, 4, 5]
+    torch.testing.assert_close(feds[0].w, feds[1].w)
+    with pytest.raises(ArnoError, match="client 6 diverged in round 1"):
+        Federation(digits, engine=adding, local=local).round()
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedvarp", "fednova", "moon", "lorenzo"])
+def test_sums_are_refused_where_rows_are_needed(name, digits, adding):
+    with pytest.raises(ArnoError, match=r"engine\.reduce=worker with \w+: it looks at every client's update"):
+        Federation(digits, methods.get(name)(), engine=adding, local=Local(batch_size=8), rounds=3)
+
+
+def test_shares_deal_the_cohort_evenly_and_once(digits):
+    fed = Federation(digits, local=Local(epochs=[9, 1, 1, 1, 1, 4, 5], batch_size=1000))
+    works = list(fed.blocks(range(7), 0))
+    dealt = shares(works, 2)
+    assert sorted(j for share in dealt for j in share[0]) == list(range(7))
+    assert [sum(int(works[0].steps[j]) for j in share[0]) for share in dealt] == [11, 11]
+    assert len(shares(works, 100)) == 7
+
+
+def test_wrong_settings_and_addresses_are_refused_in_one_line(digits, monkeypatch):
+    with pytest.raises(ArnoError, match=r"engine\.workers = -1"):
+        ray_engine(digits, workers=-1)
+    with pytest.raises(ArnoError, match=r"engine\.timeout = -1"):
+        ray_engine(digits, timeout=-1)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ArnoError, match=r"engine\.address = 127\.0\.0\.1:1: no Ray cluster answers there"):
+        ray_engine(digits, address="127.0.0.1:1")
+    with pytest.raises(ArnoError, match="it is written HOST:PORT"):
+        ray_engine(digits, address="ray://here")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArnoError, match=r"ray is not installed.*pip install 'arno\[ray\]'"):
+        ray_engine(digits)
+
+
+def test_another_version_on_the_cluster_is_named(cluster, tmp_path):
+    code = "import sys, ray; ray.__version__ = '1.2.3'; from arno.cli import main; main(sys.argv[1:])"
+    words = ["run", "engine=ray", f"engine.address={cluster.address}", f"out={tmp_path / 'r'}"]
+    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith(f"error: engine.address = {cluster.address}: Version mismatch")

@@ -30,7 +30,7 @@ from ..core.work import Result, SubModel, Vec, Work
 from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
 from . import engines
-from .crew import Call, Crew, Ray
+from .actors import Actors, Call, Ray
 from .malloc import keep_memory
 from .serial import Serial
 
@@ -64,6 +64,7 @@ def ray_engine(
         raise ArnoError(f"engine.timeout = {timeout:g}", "it must not be negative", "use 0 for no limit")
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=ray on {problem.device}", "its workers train on the CPU", "use device=cpu")
+    torch.set_num_threads(1)  # how the server adds up is part of the bits
     return RayEngine(problem, Ray(address, workers), workers, reduce == "worker", timeout)
 
 
@@ -87,7 +88,7 @@ class RayEngine:
     def __init__(self, problem: Problem, ray: Ray, workers: int, sums: bool, timeout: float) -> None:
         self.problem, self._ray, self.sums = problem, ray, sums
         self._count = workers or max(1, ray.cpus)
-        self._crew = Crew(self._hire, self._count, timeout)
+        self._actors = Actors(self._hire, self._count, timeout)
         self._problem: Any = None
         self._pace = 0.0  # seconds per step, as seen so far
         self.equality = f"as serial to rounding, by {self._count} workers" if sums else "bit for bit as serial"
@@ -95,7 +96,7 @@ class RayEngine:
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Train blocks, enough of them in flight to keep everybody busy; yields them in order."""
-        self._crew.start()
+        self._actors.start()
         if self.sums:
             yield from self._summed(list(works))
             return
@@ -117,8 +118,8 @@ class RayEngine:
                 extra = tuple(block.extra) if block.work.probe else ()
                 yield block.work, Result(delta, block.loss, block.seconds, extra)
         finally:
-            if self._crew.busy:  # left in the middle: nobody waits for those results
-                self._crew.close()
+            if self._actors.busy:  # left in the middle: nobody waits for those results
+                self._actors.close()
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
         """Scores of models on a split: a model per worker, or few models in pieces."""
@@ -143,7 +144,7 @@ class RayEngine:
 
     def close(self) -> None:
         """Dismiss the actors and leave the cluster."""
-        self._crew.close()
+        self._actors.close()
         self._problem = None
         self._ray.close()
 
@@ -168,9 +169,9 @@ class RayEngine:
     def _feed(self, todo: deque[tuple[Block, int]]) -> None:
         """Give every actor that has room its next rows."""
         depth = 2 if 0 < self._pace * (todo[0][0].work.steps.float().mean() if todo else 0) < WORTH else 1
-        for worker in self._crew.room(depth):
+        for worker in self._actors.room(depth):
             if todo:
-                self._crew.send(worker, self._message(todo))
+                self._actors.send(worker, self._message(todo))
 
     def _message(self, todo: deque[tuple[Block, int]]) -> Call:
         """The next rows: a share of what is left of their block, or more where that is too little to send.
@@ -189,7 +190,7 @@ class RayEngine:
 
     def _collect(self, todo: deque[tuple[Block, int]]) -> None:
         """Wait for news; rows that were lost go to the front of the queue."""
-        for call, begun, why in self._crew.wait():
+        for call, begun, why in self._actors.wait():
             block, rows = call.what
             if why:
                 self._again(block, rows, begun, why, todo)
@@ -263,22 +264,22 @@ class RayEngine:
 
     def _map(self, calls: Sequence[Call]) -> list[Any]:
         """The answers to some calls, in order."""
-        self._crew.start()
+        self._actors.start()
         todo, waiting = deque(calls), len(calls)
         try:
             while waiting:
-                for worker in self._crew.room():
+                for worker in self._actors.room():
                     if todo:
-                        self._crew.send(worker, todo.popleft())
-                for call, begun, why in self._crew.wait():
+                        self._actors.send(worker, todo.popleft())
+                for call, begun, why in self._actors.wait():
                     if why:
                         _count(call, begun, why)
                         todo.appendleft(call)
                     else:
                         waiting -= 1
         finally:
-            if self._crew.busy:
-                self._crew.close()
+            if self._actors.busy:
+                self._actors.close()
         return [call.answer for call in calls]
 
 

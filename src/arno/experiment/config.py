@@ -100,7 +100,7 @@ COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "model": {"channels_last": (bool | None, None)},
 }
 #: Changing these between the parts of a run does not change what is computed.
-FREE = ("rounds", "eval", "checkpoint", "track", "out", "state")
+FREE = ("rounds", "eval", "checkpoint", "track", "out", "state", "engine.address", "engine.timeout", "engine.workers")
 
 
 def registry(group: str) -> Registry:
@@ -190,7 +190,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """What matters to the computation and differs, as `key: a → b`."""
     left, right = dict(_flat(a)), dict(_flat(b))
-    keys = [k for k in sorted(left.keys() | right.keys()) if k.split(".")[0] not in FREE]
+    keys = [k for k in sorted(left.keys() | right.keys()) if k not in FREE and k.split(".")[0] not in FREE]
     return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
 
 

@@ -201,6 +201,8 @@ def execute(
     title = f"{config['method']['kind']} on {fed.problem.describe()}, engine {fed.engine.name}"
     progress.start(title, config["rounds"], fed.t)
     folder.log(title)
+    if keep_logs := getattr(fed.engine, "keep_logs", None):
+        keep_logs(folder.path / "logs")
     advice = getattr(fed.problem, "advice", None)
     for line in advice(fed) if advice else ():
         progress.say(line)
@@ -255,7 +257,8 @@ def execute(
 
 def engine_record(fed: Federation, config: Mapping[str, Any]) -> dict[str, Any]:
     """Where the clients trained, and how far that may change the result."""
-    equality = configs.registry("engine").info(config["engine"]["kind"]).get("equality", "unknown")
+    usual = configs.registry("engine").info(config["engine"]["kind"]).get("equality", "unknown")
+    equality = getattr(fed.engine, "equality", usual)
     return {"name": fed.engine.name, "equality": equality, "threads": torch.get_num_threads()}
 
 
