@@ -96,12 +96,16 @@ class Batched(Serial):
         near = bool(mu.any())
         start, drift = pieces(work.start), pieces(work.drift)
         masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
-        w, g = [piece.clone() for piece in start], [torch.empty_like(piece) for piece in start]
+        bare = not (near or drift or masks or sgd.momentum or sgd.weight_decay or sgd.clip is not None)
+        w, g = [piece.clone() for piece in start], [torch.empty_like(piece) for piece in start if not bare]
         velocity = [torch.zeros_like(piece) for piece in w] if sgd.momentum else []
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
         for step, (x, y, weight) in enumerate(batches(problem, work, rows)):
             live = len(y)
             now, rate = [piece[:live] for piece in w], lr[:live]
+            if bare:
+                total[:live] += stack.descend(now, x, y, weight, rate)
+                continue
             grads = [piece[:live] for piece in g]
             total[:live] += stack.gradient(now, grads, x, y, weight)
             if sgd.clip is not None:
@@ -156,6 +160,10 @@ class Stack(Protocol):
         """Write ∇ of Σ_i weight_i · cross-entropy_i for each row into `g`, and return its value."""
         ...
 
+    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+        """Take the step w ← w − rate · ∇ at once, and return the value before it."""
+        ...
+
 
 class Dense:
     """Softmax regression and perceptrons, written out: δ ← p − 1_y, and down the layers ∇W = δᵀ h, δ ← (δ W) ∘ act′."""
@@ -172,8 +180,26 @@ class Dense:
 
     def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """One forward and one backward pass in batched products."""
-        layers, grads = self._layers(w), self._layers(g)
-        inputs = [x.flatten(2)]
+        losses, backward = self._pass(w, x, y, weight)
+        for (matrix, bias), (back, h) in zip(reversed(self._layers(g)), backward, strict=True):
+            torch.bmm(back.mT, h, out=matrix)
+            torch.sum(back, 1, out=bias)
+        return losses
+
+    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+        """The same, added to the weights on the way: ∇W is never written down."""
+        losses, backward = self._pass(w, x, y, weight)
+        for (matrix, bias), (back, h) in zip(reversed(self._layers(w)), backward, strict=True):
+            back = back * rate[..., None]
+            matrix.baddbmm_(back.mT, h, alpha=-1)
+            bias.sub_(back.sum(1))
+        return losses
+
+    def _pass(
+        self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Iterator[tuple[Tensor, Tensor]]]:
+        """The losses, and for each layer from the last down its δ and its input: ∇W = δᵀ h, ∇b = Σ δ."""
+        layers, inputs = self._layers(w), [x.flatten(2)]
         for matrix, bias in layers[:-1]:
             z = torch.baddbmm(bias[:, None], inputs[-1], matrix.mT)
             inputs.append(z.tanh_() if self.tanh else z.relu_())
@@ -184,13 +210,16 @@ class Dense:
         losses = -(logits.gather(-1, picked)[..., 0] * weight).sum(1)
         minus = torch.full_like(picked, -1, dtype=logits.dtype)
         back = logits.exp_().scatter_add_(-1, picked, minus).mul_(weight[..., None])
-        for i in reversed(range(len(layers))):
-            torch.bmm(back.mT, inputs[i], out=grads[i][0])
-            torch.sum(back, 1, out=grads[i][1])
-            if i:
-                h = inputs[i]
-                back = torch.bmm(back, layers[i][0]).mul_(1 - h * h if self.tanh else h > 0)
-        return losses.double()
+
+        def backward() -> Iterator[tuple[Tensor, Tensor]]:
+            delta = back
+            for (matrix, _), h in zip(reversed(layers), reversed(inputs), strict=True):
+                below = None if h is inputs[0] else torch.bmm(delta, matrix).mul_(1 - h * h if self.tanh else h > 0)
+                yield delta, h  # the layer may change now: the next δ is there already
+                if below is not None:
+                    delta = below
+
+        return losses.double(), backward()
 
     def _layers(self, pieces: list[Mat]) -> list[tuple[Tensor, Tensor]]:
         """Weights and biases of every row."""
@@ -221,6 +250,13 @@ class Vmapped:
         g[0].copy_(found)
         value: Tensor = losses.detach().double()
         return value
+
+    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+        """The gradient, then the step."""
+        g = [torch.empty_like(w[0])]
+        losses = self.gradient(w, g, x, y, weight)
+        w[0].addcmul_(g[0], rate, value=-1)
+        return losses
 
 
 def unsupported(problem: Problem, work: Work) -> str:
