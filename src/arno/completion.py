@@ -40,7 +40,7 @@ def words(line: list[str]) -> list[str]:
     last = typed[-1]
     if len(typed) == 1:
         return [name for name in COMMANDS if name.startswith(last)]
-    if typed[0] == "conform" or (typed[0] == "resume" and len(typed) == 2):  # files: the shell knows them
+    if typed[0] in ("conform", "report") or (typed[0] == "resume" and len(typed) == 2):  # files: the shell knows them
         return []
     from .experiment.config import GROUPS, describe
 

@@ -91,7 +91,7 @@ def test_curves_are_drawn_without_errors_or_requests(chromium, report):
     assert [url for url in visit.asked if not url.startswith("data:")] == [report.as_uri()]
 
 
-def test_the_switches_change_axis_and_curves(chromium, report):
+def test_the_switches_change_axis_and_curves(chromium, report, runs):
     visit = Visit(chromium, report)
     seen = [(visit.label("x"), visit.label("y"), visit.curves())]
     for value in ("uploaded_bytes", "parallel_seconds", "test_loss", "local_steps"):
@@ -105,6 +105,10 @@ def test_the_switches_change_axis_and_curves(chromium, report):
         ("local steps", "test loss"),
     ]
     assert seen[1][2] != seen[2][2] != seen[3][2]  # other times, then other scores
+    visit.page.locator("#curves-figure summary").click()
+    losses = [RunResult(run).history["test_loss"].iloc[-1] for run in runs[:2]]
+    shown = visit.page.locator("#curves-figure tbody tr").last.locator("td").first.inner_text()
+    assert float(shown.split(" ± ")[0]) == pytest.approx(sum(losses) / 2, rel=1e-3)
     assert visit.said == []
 
 
@@ -144,10 +148,11 @@ def test_it_fits_the_screen_wide_or_narrow(chromium, report, width):
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
     if width == 1280:
-        before = visit.curves()
+        before = visit.curves()["fedavg"]
         visit.page.set_viewport_size({"width": 700, "height": 800})
-        visit.page.wait_for_function("document.querySelector('#curves-figure svg').clientWidth < 700")
-        assert visit.curves() != before  # drawn again, not shrunk
+        drawn_again = "before => document.querySelector('#curves-figure path.line').getAttribute('d') !== before"
+        visit.page.wait_for_function(drawn_again, arg=before)  # not shrunk
+        assert max(x for x, _ in points(visit.curves()["fedavg"])) < 700
 
 
 def test_places_and_hostile_labels(chromium, runs, tmp_path):
@@ -160,5 +165,6 @@ def test_places_and_hostile_labels(chromium, runs, tmp_path):
     assert visit.page.locator("#out").count() == 0
     visit.page.locator("input[name=place][value='1']").check(force=True)
     assert visit.curves().keys() == {"b"}
+    assert visit.page.locator("#drift-figures").first.locator("path.line").count() == 2  # one in each picture
     assert visit.said == []
     assert len(visit.asked) <= 2

@@ -78,7 +78,8 @@ def test_the_curves_are_the_means_of_the_recorded_metrics_with_their_spread(comp
 
 
 def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
-    text = " ".join(page(comparison, tmp_path).text.split())
+    found = page(comparison, tmp_path)
+    text = " ".join(found.text.split())
     for _, row in comparison.table().iterrows():
         assert f"{row['final']:.4f} ± {row['final_std']:.4f}" in text
         assert f"[{row['final_low']:.4f}, {row['final_high']:.4f}]" in text
@@ -87,6 +88,9 @@ def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
     assert f"{gap['difference']:+.4f}" in text
     assert f"[{gap['low']:+.4f}, {gap['high']:+.4f}]" in text
     assert "no winner is marked" in text
+    zeros = re.findall(r"class='zero' x1='([-\d.]+)'", found.raw)
+    assert zeros
+    assert all(0 <= float(x) <= 150 for x in zeros)  # zero is on the scale of the differences
     assert "★" not in text.replace("★ marks a winner", "")
 
 
@@ -123,6 +127,7 @@ def test_labels_and_settings_cannot_break_out(runs, tmp_path):
     ]
     found = page(Comparison(members, record={"command": f"arno compare {evil}"}), tmp_path)
     assert found.data["names"][0] == evil
+    assert not set("<>&") & set(found.script)
     names = {tag for tag, _ in found.tags}
     assert not names & {"b", "img", "i"}
     assert [tag for tag, _ in found.tags].count("script") == 2
@@ -168,10 +173,10 @@ def test_what_was_not_recorded_is_said_with_how_to_record_it(train, tmp_path):
     assert "Every client took part in every round." in notes
 
 
-def test_a_run_stopped_before_it_was_evaluated(train, tmp_path):
+def test_a_run_stopped_before_it_was_evaluated(train, runs, tmp_path):
     run = train("eval.every=10", "checkpoint.every=1")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:2]))
+    (run / "metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:20])  # killed while it wrote
     (run / "clients.parquet").unlink()
     manifest = json.loads((run / "manifest.json").read_text()) | {"status": "interrupted"}
     (run / "manifest.json").write_text(json.dumps(manifest))
@@ -182,6 +187,10 @@ def test_a_run_stopped_before_it_was_evaluated(train, tmp_path):
     assert list(line["y"]) == ["train_loss"]
     assert line["x"]["round"] == [1, 2]
     assert None not in line["x"]["parallel_seconds"]  # from what the checkpoints hold
+
+    found = page(Comparison.of([*runs, run]), tmp_path)  # beside runs that were evaluated
+    assert "stopped before its test F1 was taken" in found.text
+    assert found.data["metric"] == "test_f1"
 
 
 def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
@@ -194,7 +203,8 @@ def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
     assert [line["name"] for line in found.data["places"][0]["curves"]["lines"]] == ["whole", "part"]
 
 
-def test_only_lost_runs(tmp_path):
+def test_only_lost_runs_and_none_at_all(tmp_path):
+    assert "No run has a result" in page(Comparison([Group("nothing")]), tmp_path).text
     found = page(Comparison([Group("lost", "", {}, {0: Lost("no", True)})]), tmp_path)
     assert "No run has a result" in found.text
     assert found.data["places"][0]["curves"]["lines"] == []
@@ -252,14 +262,14 @@ def test_settings_that_differ_and_places(runs, tmp_path):
 def test_long_runs_are_thinned_and_keep_their_end(runs):
     result = RunResult(runs[0])
     rows = result.history[["seconds", "local_steps", "uploaded_bytes", "train_loss"]].iloc[[0]].reset_index(drop=True)
-    long = rows.loc[rows.index.repeat(5001)].reset_index(drop=True)
-    long.index = np.arange(1, 5002)
+    long = rows.loc[rows.index.repeat(4991)].reset_index(drop=True)
+    long.index = np.arange(1, 4992)
     long.index.name = "round"
-    long["test_f1"] = np.where((long.index % 10 == 0) | (long.index == 5001), long.index / 1e4, np.nan)
+    long["test_f1"] = np.where((long.index % 10 == 0) | (long.index == 4991), long.index / 1e4, np.nan)
     result.history = long
     [line] = panels.curves([Group("long", "", {0: result})]).lines
     assert 200 < len(line["x"]["round"]) <= panels.MOST
-    assert line["x"]["round"][-1] == 5001
+    assert line["x"]["round"][-1] == 4991
     assert None not in line["y"]["test_f1"]["y"]  # rounds that were scored are kept before others
 
 

@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -74,8 +74,11 @@ class RunResult:
         """`metrics.jsonl`, one row per round."""
         import pandas as pd
 
-        lines = (self.path / "metrics.jsonl").read_text().splitlines()
-        return pd.DataFrame([json.loads(line) for line in lines]).set_index("round")
+        rows = []
+        for line in (self.path / "metrics.jsonl").read_text().splitlines():
+            with suppress(ValueError):  # a kill may have cut the last one short
+                rows.append(json.loads(line))
+        return pd.DataFrame(rows, columns=None if rows else ["round"]).set_index("round")
 
     @cached_property
     def clients(self) -> pd.DataFrame:

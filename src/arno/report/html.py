@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from html import escape
 from importlib.resources import files
@@ -28,19 +28,20 @@ CURVES = (
 
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write the report of a comparison to `path`."""
+    comparison = scored(comparison)
     places = [place(comparison, name) for name in comparison.places]
-    shown = [group for group in comparison.members if group.runs]
+    table = comparison.table()
     data = {
         "names": list(dict.fromkeys(group.name for group in comparison.members)),
-        "metric": comparison.metric if shown else "",
+        "metric": comparison.metric,
         "log": panels.LOG,
         "places": places,
     }
     values = {
         "title": escape(title(comparison)),
         "lead": escape(lead(comparison)),
-        "verdict": sections.verdict(comparison),
-        "summary": sections.summary(comparison),
+        "verdict": sections.verdict(comparison, table),
+        "summary": sections.summary(comparison, table),
         "curves": CURVES,
         "configuration": sections.configuration(comparison),
         "reproduce": sections.reproduce(comparison),
@@ -57,6 +58,20 @@ def write_report(comparison: Comparison, path: Path) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ArnoError(f"{path}", f"cannot be written ({error.strerror})", "choose another --out") from error
+
+
+def scored(comparison: Comparison) -> Comparison:
+    """The comparison in which a run that was stopped before the score was taken has no result."""
+    from ..experiment.comparison import Comparison, Lost
+
+    metric, members = comparison.metric, []
+    why = Lost(f"stopped before its {panels.METRICS.get(metric, metric)} was taken", False)
+    for group in comparison.members:
+        runs = {
+            seed: run for seed, run in group.runs.items() if metric in run.history and any(run.history[metric].notna())
+        }
+        members.append(replace(group, runs=runs, lost=group.lost | dict.fromkeys(group.runs.keys() - runs.keys(), why)))
+    return Comparison(members, comparison.path, comparison.record)
 
 
 def place(comparison: Comparison, name: str) -> dict[str, Any]:
@@ -111,7 +126,7 @@ def lead(comparison: Comparison) -> str:
         facts += said("problem.kind", "{} problem")
     facts += said("clients", "{} clients") + said("rounds", "{} rounds")
     seeds = comparison.seeds
-    facts.append(f"{len(seeds)} seeds" if len(seeds) > 1 else f"one seed ({seeds[0]})")
+    facts += [f"{len(seeds)} seeds"] if len(seeds) > 1 else [f"one seed ({seed})" for seed in seeds]
     return ", ".join(facts) + "."
 
 
