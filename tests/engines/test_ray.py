@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import arno
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
 from arno.core.part import Part
@@ -20,12 +21,15 @@ from arno.engines.serial import Serial
 from arno.errors import ArnoError
 from arno.experiment import build
 from arno.experiment.config import compose, plain
+from arno.experiment.run import RunResult
 from arno.methods import methods
 from arno.selection import Uniform
 
 ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
+from arno.engines.actors import Call  # noqa: E402
 from arno.engines.ray import ray_engine, shares  # noqa: E402
+from arno.experiment.cluster import Runs, _outcome  # noqa: E402
 
 SETTINGS = {
     "cluster_fedvarp": {"clusters": 3},
@@ -326,3 +330,27 @@ def test_another_version_on_the_cluster_is_named(cluster, tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith(f"error: engine.address = {cluster.address}: Version mismatch")
+
+
+def test_a_comparison_spreads_its_cells(engine, tmp_path):
+    engine._actors.close()  # their cores are needed
+    words = ["clients=5", "rounds=2", "data.limit=200", "model.hidden=[8]"]
+    arno.compare("method=fedavg,scaffold", "engine=ray", *words, seed=range(2), out=tmp_path / "all")
+    for method in ("fedavg", "scaffold"):
+        for seed in range(2):
+            alone = arno.run(
+                f"method={method}", "engine=serial", *words, seed=seed, out=str(tmp_path / f"{method}{seed}")
+            )
+            cell = RunResult(tmp_path / "all" / f"method={method}+seed={seed}")
+            assert cell.folder.manifest()["status"] == "done"
+            assert torch.equal(cell.final, alone.final)
+
+
+def test_a_cell_that_cannot_reach_its_folder_is_sent_back(tmp_path):
+    config = plain(compose(["rounds=1", "data.limit=200", "engine=serial", f"out={tmp_path / 'out' / 'cell'}"]))
+    told, files = Runs(os.getcwd(), []).run(config, str(tmp_path / "nobody-made-this"))
+    assert not (tmp_path / "out").exists()
+    assert not _outcome(config, Call("run", (), answer=(told, files)), "").reason
+    assert RunResult(tmp_path / "out" / "cell").final.isfinite().all()
+    assert _outcome(config, Call("run", ()), "its worker was lost").reason == "its worker was lost, 3 times"
+    assert (tmp_path / "out" / "cell" / "failure.json").exists()

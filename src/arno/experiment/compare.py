@@ -109,6 +109,10 @@ def study(
     """Run the cells that are missing and read all of them; KeyboardInterrupt if it was stopped, after saving."""
     if jobs is not None and jobs < 1:
         raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
+    if {"engine=ray", "engine.kind=ray"} & set(words):
+        from .cluster import spread
+
+        words, jobs, runner = spread(words, jobs)
     alone = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]  # cells share the cores
     grid = cells([*alone, "eval.clients=true", *words])
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
