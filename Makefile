@@ -5,14 +5,18 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo results test lint format bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed  ## compare FedAvg and FedProx on skewed digits, over three seeds
-	$(BIN)/arno compare method=fedavg,fedprox fedprox.mu=0.5 data=digits partition=dirichlet partition.alpha=0.1 \
-	  seed=0..2 clients=50 participation=0.2 rounds=60 local.epochs=10 local.batch_size=16 local.lr=0.1 out=demo
+demo: $(VENV)/.installed  ## compare five methods on skewed digits, over three seeds: tables, a picture, a report
+	$(BIN)/arno compare method=fedavg,lorenzo,fedprox,scaffold,fedvarp fedprox.mu=0.1 lorenzo.participation=1 \
+	  lorenzo.patience=null data=digits partition=dirichlet partition.alpha=0.1 seed=0..2 clients=30 participation=0.3 \
+	  rounds=40 local.epochs=5 local.batch_size=16 local.lr=0.1 local.weight_decay=0 target=0.9 out=demo
+
+results: $(VENV)/.dev  ## make results NAME=skew: run a study of benchmarks/studies, write docs/results/NAME.md
+	$(BIN)/python benchmarks/results.py $(NAME) $(ARGS)
 
 test: lint  ## lint, type check and tests
 	$(BIN)/pytest

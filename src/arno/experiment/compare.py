@@ -75,21 +75,22 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     """Print a comparison, and leave it in its folder: tables, a picture and a report."""
     from ..report.bands import bands
     from ..report.html import write_report
-    from ..report.table import show, write
+    from ..report.table import sheets, show, write
 
+    there = any(group.runs for group in found.members)
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
-    if any(group.runs for group in found.members):
-        show(found, console)
+    tables = sheets(found) if there else []
+    show(tables, console)
     for group, seed, cell in lost:
         word = "diverged" if cell.diverged else "failed"
         console.print(f"{word}: {group.label} seed={seed}: {cell.reason}", style="red", highlight=False, markup=False)
     if any(not cell.diverged for _, _, cell in lost):
         print("failed cells are run again with --retry")
-    if any(group.runs for group in found.members):
-        write(found, out)
+    if there:
+        write(found, tables, out)
         bands(found).savefig(out / "compare.png", dpi=130)
-        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
         write_report(found, out / "report.html")
+        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
         print(f"picture: {out / 'compare.png'}")
         print(f"report: {out / 'report.html'}")
     print(out)

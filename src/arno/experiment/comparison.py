@@ -18,6 +18,7 @@ from .scores import METRICS, Record, sign
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from .run import RunResult
 
@@ -64,7 +65,7 @@ class Comparison:
     """Groups of runs, the first of each setting being the reference.
 
     groups: the runs by label. history: one row per run and round. scores(): one row per run. table(): one row per
-    group. differences(): one row per group but the reference, paired by seed.
+    group. differences(): one row per group but the reference, paired by seed. figure(): a picture of it.
     """
 
     def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
@@ -143,7 +144,7 @@ class Comparison:
             if group.runs
         }
         keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
-        same = [key for key in keys if len({repr(config.get(key)) for config in flat.values()}) == 1]
+        same = [key for key in keys if len({_shown(config, key) for config in flat.values()}) == 1]
         first = next(iter(flat.values()), {})
         return Settings(
             {key: first[key] for key in same},
@@ -164,8 +165,7 @@ class Comparison:
         """
         import pandas as pd
 
-        metric, target = metric or self.metric, self.record.get("target") if target is None else target
-        return pd.DataFrame([about | record.scores(metric, target) for about, record in self._records()])
+        return pd.DataFrame(self._scores(target, metric))
 
     def table(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
         """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score; best final first
@@ -174,15 +174,16 @@ class Comparison:
         import pandas as pd
 
         metric = metric or self.metric
-        scores, rows, winners = self.scores(target, metric), [], self.winners(metric)
+        scores, rows, winners = self._scores(target, metric), [], self.winners(metric)
+        names = [name for name in (scores[0] if scores else ()) if name not in ("label", "name", "setting", "seed")]
         for group in self.members:
-            mine = scores[scores["label"] == group.label] if len(scores) else scores
+            mine = [score for score in scores if score["label"] == group.label]
             row: dict[str, Any] = {"setting": group.setting, "name": group.name, "label": group.label}
             row |= {"seeds": len(group.runs), "diverged": sum(lost.diverged for lost in group.lost.values())}
             row["failed"] = len(group.lost) - row["diverged"]
             row["winner"] = group.label in winners
-            for name in [column for column in scores.columns if column not in ("label", "name", "setting", "seed")]:
-                s = statistics.summary([float(x) for x in mine[name] if not isnan(x)])
+            for name in names:
+                s = statistics.summary([score[name] for score in mine if not isnan(score[name])])
                 row |= {name: s.mean, f"{name}_std": s.std, f"{name}_low": s.low, f"{name}_high": s.high}
                 if name == "rounds":
                     row["reached"] = s.n
@@ -214,6 +215,12 @@ class Comparison:
             row["p_holm"] = p
         return pd.DataFrame(rows)
 
+    def figure(self, metric: str | None = None) -> Figure:
+        """The picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
+        from ..report.bands import bands
+
+        return bands(self, metric)
+
     def finals(self, metric: str | None = None) -> dict[str, dict[int, float]]:
         """The metric after the last round, by label and seed."""
         name = metric or self.metric
@@ -232,6 +239,10 @@ class Comparison:
             if best is not None and not any(g.lost for g in self.members if g.label == best):
                 found.append(best)
         return found
+
+    def _scores(self, target: float | None, metric: str | None) -> list[dict[str, Any]]:
+        metric, target = metric or self.metric, self.record.get("target") if target is None else target
+        return [about | record.scores(metric, target) for about, record in self._records()]
 
     def _records(self) -> Iterator[tuple[dict[str, Any], Record]]:
         """Every run in numbers, and which one it is; a group's runs have the same settings."""
@@ -284,6 +295,11 @@ def _lines(run: RunResult) -> list[dict[str, Any]]:
     return lines
 
 
+def _shown(config: Mapping[str, Any], key: str) -> str:
+    """A value to compare: none at all is something else than null."""
+    return repr(config[key]) if key in config else ""
+
+
 def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What is compared, and where, in runs of these settings: methods if there are several, else whatever differs."""
     kinds = [config["method.kind"] for config in flat]
@@ -292,7 +308,7 @@ def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
     def differing(config: Mapping[str, Any], among: Sequence[Mapping[str, Any]], own: bool) -> str:
         mine = [k for k in keys if k in config and k.startswith("method.") == own]
-        varied = [k for k in mine if len({repr(other.get(k)) for other in among}) > 1]
+        varied = [k for k in mine if len({_shown(other, k) for other in among}) > 1]
         return " ".join(f"{k.removesuffix('.kind')}={configs.written(config[k])}" for k in varied)
 
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, sqrt
 from pathlib import Path
@@ -37,12 +38,12 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     return out + ([_differences(comparison)] if len(comparison.members) > len(comparison.places) else [])
 
 
-def show(comparison: Comparison, console: Console) -> None:
+def show(tables: Sequence[Sheet], console: Console) -> None:
     """Print the tables."""
     from rich.table import Table
     from rich.text import Text
 
-    for sheet in sheets(comparison):
+    for sheet in tables:
         console.print(Text(sheet.title, "bold"))
         for place, rows in sheet.places.items():
             console.print(Text(place, "italic")) if place else None
@@ -58,10 +59,10 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print()
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(tables: Sequence[Sheet]) -> str:
     """The tables in Markdown."""
     lines = []
-    for sheet in sheets(comparison):
+    for sheet in tables:
         several = any(sheet.places)
         head = [*(["setting"] if several else []), "", *sheet.columns]
         lines += [f"**{sheet.title}**", "", _line(head), _line(["---"] * (1 + several) + ["---:"] * len(sheet.columns))]
@@ -70,10 +71,10 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def latex(comparison: Comparison) -> str:
+def latex(tables: Sequence[Sheet]) -> str:
     r"""The tables in LaTeX, for \usepackage{booktabs}."""
     lines = []
-    for sheet in sheets(comparison):
+    for sheet in tables:
         lines += [r"\begin{table}", r"\centering", rf"\caption{{{_tex(sheet.title)}.}}"]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}", r"\toprule"]
         lines += [" & ".join(["", *map(_tex, sheet.columns)]) + r" \\"]
@@ -87,10 +88,10 @@ def latex(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def write(comparison: Comparison, out: Path) -> None:
+def write(comparison: Comparison, tables: Sequence[Sheet], out: Path) -> None:
     """`table.md`, `table.tex`, `table.csv` (every number behind them) and `differences.csv` in a folder."""
-    (out / "table.md").write_text(markdown(comparison))
-    (out / "table.tex").write_text(latex(comparison))
+    (out / "table.md").write_text(markdown(tables))
+    (out / "table.tex").write_text(latex(tables))
     comparison.table().to_csv(out / "table.csv", index=False)
     comparison.differences().to_csv(out / "differences.csv", index=False)
 
