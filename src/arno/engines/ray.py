@@ -180,8 +180,8 @@ class RayEngine:
         """
         block, row = todo.popleft()
         rows, left = [row], 1 + next((i for i, (other, _) in enumerate(todo) if other is not block), len(todo))
-        share, seconds = -(-left // (2 * self._count)), self._pace * int(block.work.steps[row])
-        while len(rows) < -(-left // self._count) and (len(rows) < share or seconds < WORTH):
+        share, seconds = left // (4 * self._count), self._pace * int(block.work.steps[row])
+        while len(rows) < -(-left // self._count) and (len(rows) < share or 0 < seconds < WORTH):
             if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:
                 break
             rows.append(todo.popleft()[1])
