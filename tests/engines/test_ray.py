@@ -29,6 +29,7 @@ ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
 from arno.engines.actors import Call  # noqa: E402
 from arno.engines.ray import ray_engine, shares  # noqa: E402
+from arno.engines.rows import WorkerTable  # noqa: E402
 from arno.experiment.cluster import Runs, _outcome  # noqa: E402
 
 SETTINGS = {
@@ -109,6 +110,36 @@ def test_scores_and_losses_are_those_of_serial(digits, engine):
     assert engine.score([w, w + 0.1], "test") == serial.score([w, w + 0.1], "test")
     assert engine.score([w] * 4, "test") == serial.score([w] * 4, "test")
     assert torch.equal(engine.loss(w, torch.arange(7)), serial.loss(w, torch.arange(7)))
+
+
+def test_rows_with_the_workers_are_the_same_rows(digits, engine):
+    feds = [
+        Federation(digits, [Uniform(0.6), *methods.get("scaffold")()], engine=e, state=state, seed=5)
+        for e, state in ((Serial(digits), None), (engine, "workers"))
+    ]
+    for fed in feds:
+        for _ in range(4):
+            fed.round()
+    a, b = (fed.parts[1].ck for fed in feds)
+    assert 0 < a.seen == b.seen
+    assert torch.equal(feds[0].w, feds[1].w)
+    assert torch.equal(a.mean(), b.mean())
+    for name, tensor in a.tensors().items():
+        assert torch.equal(tensor, b.tensors()[name]), name
+    again = WorkerTable(7, digits.init(0), 1)  # a checkpoint goes to another number of workers
+    again.restore(b.tensors())
+    assert torch.equal(again[torch.arange(7)], a[torch.arange(7)])
+    ray.kill(again._shards[0])
+    with pytest.raises(ArnoError, match=r"state=workers: rows of clients were lost.*arno resume RUN"):
+        again[torch.arange(7)]
+
+
+def test_rows_with_the_workers_need_workers_and_room(digits, engine, monkeypatch):
+    with pytest.raises(ArnoError, match="state=workers: engine serial has no workers"):
+        Federation(digits, methods.get("scaffold")(), state="workers")
+    monkeypatch.setattr(type(engine._ray), "memory", 1000)
+    with pytest.raises(ArnoError, match=r"a table of up to 7 clients × 910 parameters takes .*; use state=disk"):
+        Federation(digits, methods.get("scaffold")(), engine=engine, state="workers")
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Federation:
         seed: int = 0,
         rounds: int | None = None,
         w: Vec | None = None,
-        state: Path | None = None,
+        state: Path | Literal["workers"] | None = None,
     ) -> None:
         if engine is None:
             from ..engines.serial import Serial
@@ -183,6 +183,15 @@ class Federation:
     def table(self) -> ClientTable:
         """A row per client, shaped like the model, zero until written; refused early where it cannot fit."""
         seen = self.n if self.rounds is None else min(self.n, self.cohort * self.rounds)
+        if self._state == "workers":
+            remote: Callable[[int, int, Vec], ClientTable] | None = getattr(self.engine, "table", None)
+            if remote is None:
+                raise ArnoError(
+                    "state=workers",
+                    f"engine {self.engine.name} has no workers to hold rows",
+                    "use engine=ray, or state=disk",
+                )
+            return remote(self.n, seen, self.w)
         refuse_if_too_large(seen, self.w, self._state)
         return ClientTable(self.n, self.w, self._state)
 

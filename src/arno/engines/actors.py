@@ -64,6 +64,13 @@ class Ray:
 
         return int(ray.cluster_resources().get("CPU", 0))
 
+    @property
+    def memory(self) -> int:
+        """How many bytes of memory its nodes have."""
+        import ray
+
+        return int(ray.cluster_resources().get("memory", 0))
+
     def keep_logs(self, folder: Path) -> None:
         """Make Ray's logs reachable from `folder` while it runs, and leave a copy of our own cluster's there."""
         if not self._session:  # a remote client has none on this machine

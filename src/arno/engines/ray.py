@@ -32,6 +32,7 @@ from ..registry import load_target, loaded_targets
 from . import engines
 from .actors import Actors, Call, Ray
 from .malloc import keep_memory
+from .rows import WorkerTable
 from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.
@@ -137,6 +138,14 @@ class RayEngine:
     def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
         """The scores of a round's record, the samples dealt to the workers."""
         return self.problem.report(w, clients, self._tally)
+
+    def table(self, n: int, seen: int, like: Vec) -> WorkerTable:
+        """A row per client in the memory of the cluster (`state=workers`); refused where it cannot fit."""
+        size, room = seen * like.numel() * like.element_size(), self._ray.memory
+        if size > room:
+            need = f"a table of up to {seen:,} clients × {like.numel():,} parameters takes {size / 2**30:,.1f} GiB"
+            raise ArnoError(need, f"the cluster has {room / 2**30:,.1f} GiB", "use state=disk, or a smaller model")
+        return WorkerTable(n, like, self._count)
 
     def keep_logs(self, folder: Path) -> None:
         """Ray's logs belong to the run's folder."""

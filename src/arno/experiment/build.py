@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -46,7 +46,7 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> F
         on_divergence=config["on_divergence"],
         seed=config["seed"],
         rounds=config["rounds"],
-        state=state_folder(config) if config["state"] == "disk" else None,
+        state=place(config),
     )
 
 
@@ -113,6 +113,13 @@ def method(config: dict[str, Any]) -> list[Part]:
             f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"
         )
     return list(parts)
+
+
+def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:
+    """Where tables of clients lie: in memory, on disk, with the workers."""
+    if config["state"] == "workers":
+        return "workers"
+    return state_folder(config) if config["state"] == "disk" else None
 
 
 def state_folder(config: dict[str, Any]) -> Path:

@@ -84,7 +84,7 @@ class Config:
     eval: EvalConfig = section(EvalConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or go on without it")
-    state: Literal["memory", "disk"] = setting("memory", "where rows kept for every client lie")
+    state: Literal["memory", "disk", "workers"] = setting("memory", "where rows kept for every client lie")
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
