@@ -1,0 +1,243 @@
+"""Past the machines at hand: a model of a round's time and traffic from measured constants, and a check of it.
+
+    python benchmarks/scale.py
+
+1. Constants, measured here: seconds per sample and parameter of dense and of convolutional training, what a message
+   costs its sender and its way, bytes per second through the object store and through the server's sum.
+2. A simulation of the schedule (rows longest first, shares of what is left, a sender that handles one message at a
+   time) with those constants, beside real rounds on Ray at sizes that run here.
+3. The same simulation and the closed-form bounds at 1,000,000 clients, cohorts of 10,000, d = 1e8, 1,000 workers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import ray
+import torch
+
+from arno.core.federation import Federation, Local
+from arno.data.dataset import Transform
+from arno.data.partition import Partition
+from arno.engines.ray import WORTH, RayEngine, ray_engine
+from arno.engines.serial import Serial
+from arno.models import models
+from arno.problems.classification import Classification
+from arno.selection import Uniform
+
+CORES = 32  # of a node of the cluster that is planned
+
+
+@dataclass(frozen=True)
+class Constants:
+    sample: float  # seconds of one core per training sample (forward, backward, its share of the step)
+    send: float  # seconds of the server per message
+    way: float  # further seconds until its answer is there
+    store: float  # bytes per second from an actor to the server
+    add: float  # bytes per second of the server's weighted sum
+
+
+@dataclass(frozen=True)
+class Round:
+    cohort: int
+    samples: int  # per client
+    d: int
+    workers: int
+    sums: bool = False  # engine.reduce=worker
+
+
+def problem(model: str, clients: int, samples: int, **settings: object) -> Classification:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 255, (clients * samples, 1, 28, 28), dtype=torch.uint8, generator=g)
+    y = torch.randint(0, 10, (len(x),), generator=g)
+    partition = Partition(torch.arange(len(x)), torch.arange(clients + 1) * samples)
+    build = models.get(model)
+    return Classification(
+        x, y, partition, lambda: build((1, 28, 28), 10, **settings), transform=Transform((0.5,), (0.25,)), classes=10
+    )
+
+
+def federation(made: Classification, engine: object, participation: float = 1.0) -> Federation:
+    return Federation(made, [Uniform(participation)], engine=engine, local=Local(batch_size=20, lr=0.01))
+
+
+def timed(run: object, repeats: int = 5) -> float:
+    spent = []
+    for _ in range(repeats + 1):
+        began = perf_counter()
+        run()  # type: ignore[operator]
+        spent.append(perf_counter() - began)
+    return median(spent[1:])
+
+
+def per_sample(model: str, **settings: object) -> tuple[float, int]:
+    """Seconds per sample, and d."""
+    made = problem(model, 8, 60, **settings)
+    fed = federation(made, Serial(made))
+    return timed(fed.round) / (8 * 60), made.layout.d
+
+
+def constants(made: Classification, engine: RayEngine, sample: float) -> Constants:
+    small, n = torch.zeros(1).numpy(), 20
+    echo = ray.remote(num_cpus=0)(Echo).remote()
+    ray.get(echo.back.remote(small))
+    began = perf_counter()
+    sent = [echo.back.remote(small) for _ in range(n)]
+    send = (perf_counter() - began) / n
+    ray.get(sent)
+    way = timed(lambda: ray.get(echo.back.remote(small)), 20) - send
+    big = 4_000_000
+    store = 4 * big / max(1e-9, timed(lambda: np.copy(ray.get(echo.make.remote(big)))) - way)
+    rows, weight = torch.rand(32, 1_000_000), torch.rand(32)
+    add = rows.numel() * 4 / timed(lambda: weight @ rows)
+    ray.kill(echo)
+    return Constants(sample, send, way, store, add)
+
+
+class Echo:
+    def back(self, x: object) -> object:
+        return x
+
+    def make(self, n: int) -> object:
+        return np.zeros(n, dtype=np.float32)
+
+
+def simulate(r: Round, c: Constants) -> tuple[float, int]:
+    """A round by the clock: the server sends one message after another and takes answers in between, in order of
+    their arrival; a worker trains its rows and hands the deltas over. Returns seconds and messages."""
+    one = r.samples * c.sample
+    row = 4 * r.d * (1 / c.store + 1 / c.add)  # a delta's way into the sum, at the server
+    left, now, messages = r.cohort, 0.0, 0
+    share = -(-r.cohort // r.workers)
+    out = 4 * r.d / c.store  # the model's way to one node; they get it one after another
+    free = [(out * (k // CORES + 1), k) for k in range(r.workers)]
+    answers: list[tuple[float, int, int]] = []  # when, whose, how many rows
+    while left or answers:
+        if left and free and (not answers or max(now, free[0][0]) <= max(now, answers[0][0])):
+            at, k = heapq.heappop(free)
+            rows = share if r.sums else chunk(left, r.workers, one)
+            rows = min(rows, left)
+            left -= rows
+            now = max(now, at) + c.send
+            messages += 1
+            heapq.heappush(answers, (now + c.way + rows * one, k, rows))
+            continue
+        at, k, rows = heapq.heappop(answers)
+        now = max(now, at) + c.send + (row if r.sums else rows * row)
+        heapq.heappush(free, (at, k))
+    return now, messages
+
+
+def chunk(left: int, workers: int, one: float) -> int:
+    """How many rows of equal length the engine puts into a message."""
+    rows, most = max(1, left // (4 * workers)), -(-left // workers)
+    while rows < most and rows * one < WORTH:
+        rows += 1
+    return rows
+
+
+def bounds(r: Round, c: Constants) -> dict[str, float]:
+    """What each resource alone would need."""
+    vectors = r.workers if r.sums else r.cohort
+    messages = simulate(replace(r, d=0), replace(c, sample=0.0))[1]
+    return {
+        "workers train": -(-r.cohort // r.workers) * r.samples * c.sample,
+        "server sends": 2 * messages * c.send,
+        "model goes out": -(-r.workers // CORES) * 4 * r.d / c.store,
+        "deltas travel": vectors * 4 * r.d / c.store,
+        "server adds": vectors * 4 * r.d / c.add,
+    }
+
+
+def check(dense: float) -> Constants:
+    """Real rounds beside the simulation."""
+    cores, c = os.cpu_count() or 1, None
+    print("\nrounds that run here: seconds measured, simulated, largest bound\n")
+    print("| model | clients a round | samples each | workers | measured | simulated | bound | messages |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for model, settings, cohort, samples in (
+        ("softmax", {}, 100, 60),
+        ("softmax", {}, 400, 60),
+        ("mlp", {"hidden": (200,)}, 40, 200),
+        ("mlp", {"hidden": (1000,)}, 20, 100),
+    ):
+        sample, d = per_sample(model, **settings)
+        made = problem(model, cohort, samples, **settings)
+        for workers in sorted({1, cores}):
+            engine = ray_engine(made, workers=workers)
+            fed = federation(made, engine)
+            fed.round()
+            spent = timed(fed.round)
+            c = constants(made, engine, sample)
+            engine.close()
+            r = Round(cohort, samples, d, workers)
+            predicted, messages = simulate(r, c)
+            bound = max(bounds(r, c).values())
+            print(
+                f"| {model}, d = {d:,} | {cohort} | {samples} | {workers} | {spent:.3f} | {predicted:.3f} | "
+                f"{bound:.3f} | {messages} |"
+            )
+    assert c is not None
+    return replace(c, sample=dense)
+
+
+def plan(c: Constants, link: float) -> None:
+    """The large one; deltas travel over a network link of so many bytes per second."""
+    c = replace(c, store=min(c.store, link))
+    print(f"\n1,000,000 clients, 100 samples each, d = 1e8, a link of {link / 1e9:g} GB/s into the server\n")
+    print("| cohort | workers | reduce | " + " | ".join(bounds(Round(1, 1, 1, 1), c)) + " | simulated | traffic up |")
+    print("| ---: | ---: | --- |" + " ---: |" * 7)
+    for cohort, workers, sums in (
+        (10_000, 100, False),
+        (10_000, 1_000, False),
+        (10_000, 100, True),
+        (10_000, 1_000, True),
+        (10_000, 10_000, True),
+    ):
+        r = Round(cohort, 100, 10**8, workers, sums)
+        spent, up = simulate(r, c)[0], (workers if sums else cohort) * 4e8
+        each = " | ".join(f"{seconds:,.1f} s" for seconds in bounds(r, c).values())
+        word = "worker" if sums else "server"
+        print(f"| {cohort:,} | {workers:,} | {word} | {each} | {spent:,.0f} s | {up / 1e9:,.0f} GB |")
+
+
+def room() -> None:
+    """What has to lie somewhere, at d = 1e8."""
+    row = 4e8
+    print("\nmemory at d = 1e8, cohorts of 10,000\n\n| what | where | GB |\n| --- | --- | ---: |")
+    print(f"| the model, the block, the sum | server | {3 * row / 1e9:.1f} |")
+    print(f"| a delta and the learner's two buffers, per core | node | {3 * row / 1e9:.1f} |")
+    print(f"| deltas that wait for their turn, two per core, {CORES} cores | node | {2 * CORES * row / 1e9:.1f} |")
+    print(f"| rows kept for clients (SCAFFOLD, FedVARP, MOON), after one round | state= | {10_000 * row / 1e9:,.0f} |")
+    print(f"| the same, all 1,000,000 clients seen | state= | {1e6 * row / 1e9:,.0f} |")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("constants\n\n| | seconds per sample | d | per sample and parameter |\n| --- | ---: | ---: | ---: |")
+    for name, settings in (
+        ("softmax", {}),
+        ("mlp", {"hidden": (1000,)}),
+        ("mlp", {"hidden": (2000, 2000)}),
+        ("lenet5", {}),
+    ):
+        sample, d = per_sample(name, **settings)
+        print(f"| {name} {settings.get('hidden', '')} | {sample:.2e} | {d:,} | {sample / d:.2e} |")
+    wide, d = per_sample("mlp", hidden=(2000, 2000))
+    c = check(wide / d * 10**8)
+    print(
+        f"\nper message: {c.send * 1e6:.0f} µs of the server, {c.way * 1e6:.0f} µs on its way; object store "
+        f"{c.store / 1e9:.2f} GB/s; the server's sum {c.add / 1e9:.2f} GB/s"
+    )
+    for link in (1.25e9, 12.5e9):
+        plan(c, link)
+    room()
+
+
+if __name__ == "__main__":
+    main()
