@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import arno as package
 from arno.experiment import compare
 from arno.experiment import config as configs
 from arno.experiment.comparison import Comparison
+from arno.experiment.display import Cells, display
 from arno.experiment.folder import RunFolder
 from arno.experiment.grid import cells
 from arno.experiment.progress import Quiet
-from arno.experiment.worker import run_cell
+from arno.experiment.worker import Outcome, run_cell
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
 
@@ -312,6 +315,65 @@ def test_a_run_that_ends_without_a_finite_loss_has_diverged(small):
     (group,) = Comparison.of(["run"]).members
     assert not group.runs
     assert group.lost[0].diverged
+
+
+def test_a_run_that_failed_is_no_result(small):
+    manifest = package.run(*small, out="run").path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"done"', '"failed"'))
+    (group,) = Comparison.of(["run"]).members
+    assert not group.runs
+    assert group.lost[0].reason.startswith("failed after round 4")
+    assert not group.lost[0].diverged
+
+
+def test_a_failed_cell_that_somebody_resumed_counts(arno, here):
+    command = ("compare", *GRID[2:], "method=custom", "method.target=mine.py:factory", "out=grid")
+    Path("mine.py").write_text(
+        "import os\nfrom arno import Part\ndef factory():\n    return [Mine()]\n"
+        "class Mine(Part):\n    def begin(self, t):\n        t == 1 and not os.path.exists('mended') and 1 / 0\n"
+    )
+    assert arno(*command).status == 1
+    Path("mended").touch()
+    assert arno("resume", "grid/run").status == 0
+    said = arno(*command)
+    assert said.status == 0
+    assert ran(said.out) == []
+
+
+def test_a_line_that_a_kill_cut_short_is_left_out(small):
+    run = package.run(*small, out="run")
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "test_f1"')
+    assert len(Comparison.of(["run"]).history) == 4
+
+
+def test_the_display_on_a_terminal():
+    console = Console(file=StringIO(), force_terminal=True, width=80)
+    with display(["fedavg seed=0", "fedavg seed=1", "lorenzo seed=0"], 5, console) as shown:
+        shown.began(0)
+        shown.began(1)
+        shown.moved(0, 25, 50)
+        said = [shown.bar.tasks[0].fields["said"], *(t.description for t in shown.bar.tasks)]
+        assert said[0].startswith("2/5  0:00:0")
+        assert said[0].endswith(" left")
+        assert said[1:] == ["cells", "  fedavg seed=0", "  fedavg seed=1"]
+        assert shown.bar.tasks[0].completed == 2.5
+        assert shown.bar.tasks[1].fields["said"] == "round 25/50"
+        shown.ended(0, Outcome())
+        shown.ended(1, Outcome("interrupted", interrupted=True))
+        assert [t.description for t in shown.bar.tasks] == ["cells"]
+        assert shown.bar.tasks[0].completed == 3, "what was interrupted is not done"
+
+
+def test_the_time_left_is_that_of_the_cells_to_come(monkeypatch: pytest.MonkeyPatch):
+    shown = Cells(["a", "b", "c", "d"], 10)
+    assert shown.left == "?"
+    shown.began(0)
+    shown.ended(0, Outcome())
+    shown.began(1)
+    shown.moved(1, 5, 10)
+    monkeypatch.setattr("arno.experiment.display.monotonic", lambda: shown.began_at + 30)
+    assert shown.left == "0:00:50", "1.5 cells took 30 s, 2.5 are left"
 
 
 def test_less_is_better_for_a_loss(arno, here):

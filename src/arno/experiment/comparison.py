@@ -259,28 +259,30 @@ class Comparison:
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
-    """Put a run, or the reason why there is none, into its group; one that goes on still is neither."""
+    """Put a run, or the reason why there is none, into its group; one that goes on still may be neither."""
     lost = failure(path)
     if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
         from .run import RunResult
 
         run = RunResult(path)
-        if only_done and run.folder.manifest()["status"] != "done":
-            return
-        lines = _lines(run)
+        status, lines = run.folder.manifest()["status"], _lines(run)
         odd = Record(lines, 0).diverged()
-        if not odd:
-            group.runs |= {seed: run} if lines else {}
-            return
-        lost = Lost(f"{odd} is not finite after the last round", True)
+        if odd:
+            lost = Lost(f"{odd} is not finite after round {lines[-1]['round']}", True)
+        elif status == "failed":
+            lost = Lost(f"failed after round {lines[-1]['round'] if lines else 0} (see {path / 'log.txt'})", False)
+        elif lines and (status == "done" or not only_done):
+            group.runs[seed] = run
     if lost is not None:
         group.lost[seed] = lost
 
 
 def failure(path: Path) -> Lost | None:
-    """Why a cell has no result, as it was recorded when it failed."""
+    """Why a cell has no result, as it was recorded when it failed; somebody may have resumed it since."""
     try:
         found = json.loads((path / FAILURE).read_text())
+        if (path / "manifest.json").exists() and json.loads((path / "manifest.json").read_text())["status"] == "done":
+            return None
     except (OSError, ValueError):
         return None
     return Lost(found["reason"], found["diverged"])
