@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ def curves(groups: Sequence[Group]) -> Curves:
             continue
         scores = [name for name in METRICS if all(name in run for run in runs)]
         rounds = _thin(_common([set(run.index) for run in runs]), runs, scores)
-        x = {axis: [_mean(run[axis][t] for run in runs) for t in rounds] for axis in AXES if axis != "round"}
+        x = {axis: _mean([run[axis].reindex(rounds) for run in runs]) for axis in AXES if axis != "round"}
         y = {}
         for name in scores:
             found = band("", [dict(run[name].dropna().items()) for run in runs])
@@ -154,11 +154,12 @@ def selection(groups: Sequence[Group]) -> list[Panel]:
     """In how many of the rounds each client took part, the most frequent first."""
     lines = []
     for group in groups:
-        shares = []
+        shares, n = [], next(iter(group.runs.values())).config["clients"]
         for run in group.runs.values():
-            n, rounds = run.config["clients"], max(1, run.clients["round"].nunique())
-            took = run.clients.groupby("client")["round"].nunique().reindex(range(n), fill_value=0)
-            ordered = (took / rounds).sort_values(ascending=False).tolist()
+            seen = run.clients[["round", "client"]].drop_duplicates()
+            rounds = max(1, seen["round"].nunique())
+            took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent first
+            ordered = took + [0.0] * (n - len(took))
             shares.append({i + 1: ordered[i] for i in _evenly(range(n))})
         lines.append(band(group.name, shares))
     if all(y == 1 for line in lines for y in line.y):
@@ -203,7 +204,7 @@ def _per_round(groups: Sequence[Group], column: str) -> list[Line]:
     for group in groups:
         known = [run.clients for run in group.runs.values() if column in run.clients]
         means = [clients.groupby("round")[column].mean().dropna() for clients in known]
-        each = [{t: mean[t] for t in _evenly(list(mean.index))} for mean in means]
+        each = [dict(zip(_evenly(mean.index.tolist()), _evenly(mean.tolist()), strict=True)) for mean in means]
         lines.append(band(group.name, each))
     return lines
 
@@ -221,13 +222,12 @@ def _thin(rounds: Sequence[int], runs: Sequence[pd.DataFrame], scores: Sequence[
     return list(_evenly(rounds))
 
 
-def _evenly(values: Sequence[int]) -> list[int]:
+def _evenly(values: Sequence[Any]) -> list[Any]:
     step = -(-len(values) // MOST) or 1
     kept = list(values[::-1][::step])  # from the end: the last one always is kept
     return kept[::-1]
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    mean = float(sum(numbers) / len(numbers))
-    return None if mean != mean else mean
+def _mean(columns: Sequence[pd.Series]) -> list[float | None]:
+    means = (sum(values) / len(values) for values in zip(*(column.tolist() for column in columns), strict=True))
+    return [None if mean != mean else mean for mean in means]
