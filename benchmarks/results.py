@@ -79,3 +79,6 @@ if __name__ == "__main__":
         sys.exit(main())
     except ArnoError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here")
+        sys.exit(130)

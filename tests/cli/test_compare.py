@@ -273,8 +273,12 @@ def test_from_python(here):
     assert found.seeds == [0, 1]
     assert set(found.history.columns) >= {"label", "seed", "round", "test_f1", "local_steps"}
     assert len(found.history) == 8
-    lists = package.compare("seed=0,1", local={"lr": [0.1, 0.01]}, clients=5, rounds=2, model="softmax", out="b")
+    words = ("seed=0,1", "target=0.4", "out=b")
+    lists = package.compare(*words, local={"lr": [0.1, 0.01]}, clients=5, rounds=2, model="softmax")
     assert list(lists.groups) == ["local.lr=0.1", "local.lr=0.01"]
+    assert lists.path == Path("b")
+    assert list(lists.table()["reached"]) == list(lists.table(target=0.4)["reached"])
+    assert lists.table(target=0.999)["rounds"].isna().all()
 
 
 def test_runs_made_one_by_one_are_grouped_by_what_they_differ_in(small):

@@ -51,9 +51,9 @@ def compare(
     jobs: cells at a time; by default as many as there are cores for.
     retry: run cells that failed once more, from their beginning.
     """
-    words = [*overrides, *_words(settings)]
-    own = {"target": target, "metric": metric, "test": "t"}
-    return study(words, Path(out), own, jobs=jobs, retry=retry, console=console)
+    own, words = own_keys([*overrides, *_words(settings)])
+    own |= {name: value for name, value in (("target", target), ("metric", metric)) if value is not None}
+    return study(words, Path(own.pop("out") or out), own, jobs=jobs, retry=retry, console=console)
 
 
 def command(words: Sequence[str], jobs: int | None = None, retry: bool = False) -> int:
