@@ -214,7 +214,7 @@ def duration(seconds: float) -> str:
     """Seconds in words.
 
     >>> duration(7.24), duration(200), duration(7300)
-    ('7.2 s', '3 min 20 s', '2 h 2 min')
+    ('7.2 s', '3 min 20 s', '2 h 1 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
