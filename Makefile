@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results test lint format bench docs clean
+.PHONY: help demo results test lint format bench bench-peers docs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.installed  ## compare five methods on skewed digits, over three seeds: tables, a picture, a report
 	$(BIN)/arno compare method=fedavg,lorenzo,fedprox,scaffold,fedvarp fedprox.mu=0.1 lorenzo.participation=1 \
@@ -31,13 +31,25 @@ format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.dev  ## run every benchmark and print what it measures
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out benchmarks/results.py, $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
+	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+PEERS := flower pfl fedlab
+bench-peers: $(VENV)/.dev $(PEERS:%=.peers/%/.installed)  ## Arno, a hand-written loop and the peers on the same work; ARGS= for more
+	$(BIN)/python benchmarks/speed/run.py --peers .peers $(ARGS)
+
+# Each peer in an environment of its own, with the versions that were measured.
+.peers/%/.installed: benchmarks/speed/peers/%.txt
+	$(PYTHON) -m venv .peers/$*
+	.peers/$*/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	.peers/$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
 
 docs: $(VENV)/.docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what make made
-	rm -rf $(VENV) site demo build
+	rm -rf $(VENV) .peers site demo build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: Python {v[0]}.{v[1]}: Arno needs 3.11 or later; try make PYTHON=python3.12")'

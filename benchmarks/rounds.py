@@ -34,7 +34,6 @@ from arno.core.layout import flatten
 from arno.data import partitions
 from arno.data.dataset import Transform
 from arno.engines import engines
-from arno.engines.batched import plan
 from arno.models import models
 from arno.problems.classification import Classification
 from arno.selection import Uniform
@@ -93,7 +92,8 @@ def by_hand(made: Classification, fed: Federation, threads: int) -> Callable[[],
             for job in work.jobs():
                 local = copy.deepcopy(net)
                 optimiser = torch.optim.SGD(local.parameters(), lr=LR)
-                order = torch.cat(plan(made, job)).tolist()
+                rows = made.partition[job.client]
+                order = rows[torch.randperm(len(rows), generator=job.stream("batches"))].tolist()
                 for x, y in DataLoader(Subset(data, order), batch_size=job.batch_size):
                     optimiser.zero_grad()
                     F.cross_entropy(local(x), y).backward()
