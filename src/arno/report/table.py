@@ -111,7 +111,7 @@ def spread(mean: float, std: float, digits: int = 4) -> str:
 
 def number(value: float, digits: int, scale: float, sign: str = "") -> str:
     """A number with so many digits after the point, or with an exponent where its `scale` makes that unreadable."""
-    odd = 0 < abs(scale) < 10.0 ** (1 - digits) or abs(scale) >= 1e7
+    odd = 0 < abs(scale) < 5 * 10.0**-digits or abs(scale) >= 1e7
     return f"{value:{sign}.3g}" if odd else f"{value:{sign},.{digits}f}"
 
 
