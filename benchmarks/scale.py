@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -24,7 +25,7 @@ import torch
 from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
-from arno.engines.ray import WORTH, RayEngine, ray_engine
+from arno.engines.ray import WORTH, ray_engine
 from arno.engines.serial import Serial
 from arno.models import models
 from arno.problems.classification import Classification
@@ -38,8 +39,10 @@ class Constants:
     sample: float  # seconds of one core per training sample (forward, backward, its share of the step)
     send: float  # seconds of the server per message
     way: float  # further seconds until its answer is there
-    store: float  # bytes per second from an actor to the server
+    hand: float  # bytes per second from an actor's memory into the object store
+    take: float  # bytes per second from the object store into the server's memory
     add: float  # bytes per second of the server's weighted sum
+    link: float = float("inf")  # bytes per second of the network into the server
 
 
 @dataclass(frozen=True)
@@ -66,37 +69,39 @@ def federation(made: Classification, engine: object, participation: float = 1.0)
     return Federation(made, [Uniform(participation)], engine=engine, local=Local(batch_size=20, lr=0.01))
 
 
-def timed(run: object, repeats: int = 5) -> float:
+def timed(run: Callable[[], object], repeats: int = 5) -> float:
     spent = []
     for _ in range(repeats + 1):
         began = perf_counter()
-        run()  # type: ignore[operator]
+        run()
         spent.append(perf_counter() - began)
     return median(spent[1:])
 
 
-def per_sample(model: str, **settings: object) -> tuple[float, int]:
-    """Seconds per sample, and d."""
-    made = problem(model, 8, 60, **settings)
-    fed = federation(made, Serial(made))
-    return timed(fed.round) / (8 * 60), made.layout.d
+def per_sample(fed: Federation, samples: int) -> float:
+    """Seconds per training sample by the workers' own clocks."""
+    return median(
+        sum(r.clients["seconds"]) / len(r.clients["seconds"]) / samples for r in (fed.round() for _ in range(5))
+    )
 
 
-def constants(made: Classification, engine: RayEngine, sample: float) -> Constants:
-    small, n = torch.zeros(1).numpy(), 20
+def constants(sample: float) -> Constants:
+    small, n, big = torch.zeros(1).numpy(), 200, 4_000_000
     echo = ray.remote(num_cpus=0)(Echo).remote()
-    ray.get(echo.back.remote(small))
+    timed(lambda: ray.get(echo.back.remote(small)), 50)
     began = perf_counter()
     sent = [echo.back.remote(small) for _ in range(n)]
     send = (perf_counter() - began) / n
     ray.get(sent)
-    way = timed(lambda: ray.get(echo.back.remote(small)), 20) - send
-    big = 4_000_000
-    store = 4 * big / max(1e-9, timed(lambda: np.copy(ray.get(echo.make.remote(big)))) - way)
+    way = timed(lambda: ray.get(echo.back.remote(small)), 50) - send
+    whole = timed(lambda: ray.wait([echo.make.remote(big)])) - way
+    made = [echo.make.remote(big) for _ in range(6)]
+    ray.wait(made, num_returns=len(made))
+    took = timed(lambda: np.copy(ray.get(made.pop())))
     rows, weight = torch.rand(32, 1_000_000), torch.rand(32)
     add = rows.numel() * 4 / timed(lambda: weight @ rows)
     ray.kill(echo)
-    return Constants(sample, send, way, store, add)
+    return Constants(sample, send, way, 4 * big / whole, 4 * big / took, add)
 
 
 class Echo:
@@ -110,11 +115,12 @@ class Echo:
 def simulate(r: Round, c: Constants) -> tuple[float, int]:
     """A round by the clock: the server sends one message after another and takes answers in between, in order of
     their arrival; a worker trains its rows and hands the deltas over. Returns seconds and messages."""
-    one = r.samples * c.sample
-    row = 4 * r.d * (1 / c.store + 1 / c.add)  # a delta's way into the sum, at the server
+    size, one = 4 * r.d, r.samples * c.sample + (0 if r.sums else 4 * r.d / c.hand)
+    row = size / c.link + size / c.take + (0 if r.sums else size / c.add)  # a vector's way into the sum, at the server
+    last = size / c.hand if r.sums else 0.0
     left, now, messages = r.cohort, 0.0, 0
     share = -(-r.cohort // r.workers)
-    out = 4 * r.d / c.store  # the model's way to one node; they get it one after another
+    out = size / min(c.link, c.take)  # the model's way to one node; they get it one after another
     free = [(out * (k // CORES + 1), k) for k in range(r.workers)]
     answers: list[tuple[float, int, int]] = []  # when, whose, how many rows
     while left or answers:
@@ -125,7 +131,7 @@ def simulate(r: Round, c: Constants) -> tuple[float, int]:
             left -= rows
             now = max(now, at) + c.send
             messages += 1
-            heapq.heappush(answers, (now + c.way + rows * one, k, rows))
+            heapq.heappush(answers, (now + c.way + rows * one + last, k, rows))
             continue
         at, k, rows = heapq.heappop(answers)
         now = max(now, at) + c.send + (row if r.sums else rows * row)
@@ -148,14 +154,14 @@ def bounds(r: Round, c: Constants) -> dict[str, float]:
     return {
         "workers train": -(-r.cohort // r.workers) * r.samples * c.sample,
         "server sends": 2 * messages * c.send,
-        "model goes out": -(-r.workers // CORES) * 4 * r.d / c.store,
-        "deltas travel": vectors * 4 * r.d / c.store,
-        "server adds": vectors * 4 * r.d / c.add,
+        "model goes out": -(-r.workers // CORES) * 4 * r.d / min(c.link, c.take),
+        "deltas travel": vectors * 4 * r.d / c.link,
+        "server copies and adds": vectors * 4 * r.d * (1 / c.take + (0 if r.sums else 1 / c.add)),
     }
 
 
-def check(dense: float) -> Constants:
-    """Real rounds beside the simulation."""
+def check() -> Constants:
+    """Real rounds beside the simulation, which knows the workers' pace from earlier rounds."""
     cores, c = os.cpu_count() or 1, None
     print("\nrounds that run here: seconds measured, simulated, largest bound\n")
     print("| model | clients a round | samples each | workers | measured | simulated | bound | messages |")
@@ -166,29 +172,26 @@ def check(dense: float) -> Constants:
         ("mlp", {"hidden": (200,)}, 40, 200),
         ("mlp", {"hidden": (1000,)}, 20, 100),
     ):
-        sample, d = per_sample(model, **settings)
         made = problem(model, cohort, samples, **settings)
         for workers in sorted({1, cores}):
-            engine = ray_engine(made, workers=workers)
-            fed = federation(made, engine)
+            fed = federation(made, ray_engine(made, workers=workers))
             fed.round()
+            c = constants(per_sample(fed, samples))
             spent = timed(fed.round)
-            c = constants(made, engine, sample)
-            engine.close()
-            r = Round(cohort, samples, d, workers)
+            fed.engine.close()
+            r = Round(cohort, samples, made.layout.d, workers)
             predicted, messages = simulate(r, c)
-            bound = max(bounds(r, c).values())
             print(
-                f"| {model}, d = {d:,} | {cohort} | {samples} | {workers} | {spent:.3f} | {predicted:.3f} | "
-                f"{bound:.3f} | {messages} |"
+                f"| {model}, d = {r.d:,} | {cohort} | {samples} | {workers} | {spent:.3f} | {predicted:.3f} | "
+                f"{max(bounds(r, c).values()):.3f} | {messages} |"
             )
     assert c is not None
-    return replace(c, sample=dense)
+    return c
 
 
 def plan(c: Constants, link: float) -> None:
     """The large one; deltas travel over a network link of so many bytes per second."""
-    c = replace(c, store=min(c.store, link))
+    c = replace(c, link=link)
     print(f"\n1,000,000 clients, 100 samples each, d = 1e8, a link of {link / 1e9:g} GB/s into the server\n")
     print("| cohort | workers | reduce | " + " | ".join(bounds(Round(1, 1, 1, 1), c)) + " | simulated | traffic up |")
     print("| ---: | ---: | --- |" + " ---: |" * 7)
@@ -215,25 +218,26 @@ def room() -> None:
     print(f"| deltas that wait for their turn, two per core, {CORES} cores | node | {2 * CORES * row / 1e9:.1f} |")
     print(f"| rows kept for clients (SCAFFOLD, FedVARP, MOON), after one round | state= | {10_000 * row / 1e9:,.0f} |")
     print(f"| the same, all 1,000,000 clients seen | state= | {1e6 * row / 1e9:,.0f} |")
+    print(f"| the same at d = 1e6 | state= | {1e6 * 4e6 / 1e9:,.0f} |")
+    print(f"| a sum per node of {CORES} cores instead of one per worker, 1,000 workers | network | {32 * row / 1e9:.1f} |")
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    print("constants\n\n| | seconds per sample | d | per sample and parameter |\n| --- | ---: | ---: | ---: |")
-    for name, settings in (
-        ("softmax", {}),
-        ("mlp", {"hidden": (1000,)}),
-        ("mlp", {"hidden": (2000, 2000)}),
-        ("lenet5", {}),
-    ):
-        sample, d = per_sample(name, **settings)
-        print(f"| {name} {settings.get('hidden', '')} | {sample:.2e} | {d:,} | {sample / d:.2e} |")
-    wide, d = per_sample("mlp", hidden=(2000, 2000))
-    c = check(wide / d * 10**8)
+    print("constants\n\n| model | seconds per sample | d | per sample and parameter |\n| --- | ---: | ---: | ---: |")
+    kinds = {"softmax": {}, "mlp 1000": {"hidden": (1000,)}, "mlp 2000, 2000": {"hidden": (2000, 2000)}, "lenet5": {}}
+    for name, settings in kinds.items():
+        made = problem(name.split()[0], 16, 60, **settings)
+        sample, d = per_sample(federation(made, Serial(made)), 60), made.layout.d
+        print(f"| {name} | {sample:.2e} | {d:,} | {sample / d:.2e} |")
+        if name.startswith("mlp"):
+            dense = sample / d
+    c = check()
     print(
-        f"\nper message: {c.send * 1e6:.0f} µs of the server, {c.way * 1e6:.0f} µs on its way; object store "
-        f"{c.store / 1e9:.2f} GB/s; the server's sum {c.add / 1e9:.2f} GB/s"
+        f"\nper message: {c.send * 1e6:.0f} µs of the server, {c.way * 1e6:.0f} µs on its way; per second: "
+        f"{c.hand / 1e9:.2f} GB into the store, {c.take / 1e9:.2f} GB out of it, {c.add / 1e9:.2f} GB into the sum"
     )
+    c = replace(c, sample=dense * 10**8)
     for link in (1.25e9, 12.5e9):
         plan(c, link)
     room()

@@ -1,5 +1,6 @@
 """The Ray engine gives the serial engine's bits on several nodes, whatever is lost on the way, and makes no noise."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -102,6 +103,17 @@ def test_many_blocks_in_flight_come_back_in_order(digits, engine, monkeypatch):
     a, _ = train(digits, Serial(digits), "scaffold")
     b, _ = train(digits, engine, "scaffold")
     assert torch.equal(a.w, b.w)
+
+
+def test_no_reference_outlives_its_round(digits, engine):
+    gc.collect()
+    gc.disable()  # what only the collector frees, the object store keeps until it runs
+    try:
+        train(digits, engine, "scaffold")
+        left = [call for call in gc.get_objects() if isinstance(call, Call)]
+    finally:
+        gc.enable()
+    assert not left
 
 
 def test_scores_and_losses_are_those_of_serial(digits, engine):

@@ -37,7 +37,7 @@ from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.
 TRIES = 3
-#: A message should carry at least this many seconds of training; while one takes less, another waits behind it.
+#: A message should carry at least this many seconds of training.
 WORTH = 0.02
 #: Tensors of the problem from this size on are read where they lie in the object store.
 SHARED = 2**16
@@ -176,10 +176,9 @@ class RayEngine:
         return Block(work, shared, n, [0] * n, torch.zeros(n), torch.zeros(n), [{}] * n)
 
     def _feed(self, todo: deque[tuple[Block, int]]) -> None:
-        """Give every actor that has room its next rows."""
-        depth = 2 if 0 < self._pace * (todo[0][0].work.steps.float().mean() if todo else 0) < WORTH else 1
-        for worker in self._actors.room(depth):
-            if todo:
+        """Give every idle actor its next rows, and one more message to wait behind them while there are plenty."""
+        for worker in self._actors.room(2):
+            if todo and (not worker.queue or len(todo) > self._count):
                 self._actors.send(worker, self._message(todo))
 
     def _message(self, todo: deque[tuple[Block, int]]) -> Call:
@@ -237,7 +236,10 @@ class RayEngine:
                 block.heavy.remove(call)
                 block.waiting += len(rows)
                 self._again(block, rows, True, f"its result was lost ({type(error).__name__})", todo)
-        return None if block.waiting else delta
+        if block.waiting:
+            return None
+        block.heavy.clear()  # block and calls hold each other: the store must not wait for the garbage collector
+        return delta
 
     def _summed(self, works: Sequence[Work]) -> Iterator[tuple[Work, Result]]:
         """One sum per worker: who adds what follows from the cohort and the number of workers alone."""
