@@ -219,7 +219,7 @@ def room() -> None:
     print(f"| rows kept for clients (SCAFFOLD, FedVARP, MOON), after one round | state= | {10_000 * row / 1e9:,.0f} |")
     print(f"| the same, all 1,000,000 clients seen | state= | {1e6 * row / 1e9:,.0f} |")
     print(f"| the same at d = 1e6 | state= | {1e6 * 4e6 / 1e9:,.0f} |")
-    print(f"| a sum per node of {CORES} cores instead of one per worker, 1,000 workers | network | {32 * row / 1e9:.1f} |")
+    print(f"| a sum per node instead of one per worker, 1,000 workers | network | {32 * row / 1e9:.1f} |")
 
 
 def main() -> None:
