@@ -72,7 +72,7 @@ class Lines(Quiet):
         if any(name.startswith("test_") for name in row):
             spent = perf_counter() - self.began
             left = timedelta(seconds=round(spent / (row["round"] - self.first) * (self.rounds - row["round"])))
-            speed = f"{self.seen / spent:.0f} clients/s"
+            speed = f"{self.seen / spent:.3g} clients/s"
             self.say(f"round {row['round']}/{self.rounds}  {scores(row)}  {speed}  {left} left")
 
     def watch(self, line: str) -> None:
@@ -117,7 +117,7 @@ class Bar(Quiet):
         self.seen += row["clients"]
         self.last = scores(row, self.short) if any(name.startswith("test_") for name in row) else self.last
         speed = self.seen / (perf_counter() - self.began)
-        self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.0f} clients/s")
+        self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.3g} clients/s")
 
     def watch(self, line: str) -> None:
         """Show it in place of the scores until the round is over."""
