@@ -72,7 +72,7 @@ class Lines(Quiet):
         if any(name.startswith("test_") for name in row):
             spent = perf_counter() - self.began
             left = timedelta(seconds=round(spent / (row["round"] - self.first) * (self.rounds - row["round"])))
-            speed = f"{self.seen / spent:.3g} clients/s"
+            speed = rate(self.seen / spent)
             self.say(f"round {row['round']}/{self.rounds}  {scores(row)}  {speed}  {left} left")
 
     def watch(self, line: str) -> None:
@@ -117,7 +117,7 @@ class Bar(Quiet):
         self.seen += row["clients"]
         self.last = scores(row, self.short) if any(name.startswith("test_") for name in row) else self.last
         speed = self.seen / (perf_counter() - self.began)
-        self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {speed:.3g} clients/s")
+        self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {rate(speed)}")
 
     def watch(self, line: str) -> None:
         """Show it in place of the scores until the round is over."""
@@ -130,6 +130,15 @@ class Bar(Quiet):
     def stop(self) -> None:
         """Leave the finished bar."""
         self.bar.stop()
+
+
+def rate(speed: float) -> str:
+    """Clients a second, readable for slow rounds too.
+
+    >>> rate(1234.5), rate(0.0321)
+    ('1234 clients/s', '0.032 clients/s')
+    """
+    return f"{speed:.0f} clients/s" if speed >= 10 else f"{speed:.2g} clients/s"
 
 
 def scores(row: dict[str, Any], short: bool = False) -> str:
