@@ -29,7 +29,7 @@ compdef _arno arno""",
 def words(line: list[str]) -> list[str]:
     """What may stand where the line ends.
 
-    >>> words(["arno re"]), words(["arno run method=fedp"])
+    >>> words(["arno res"]), words(["arno run method=fedp"])
     (['resume'], ['method=fedprox'])
     >>> words(["arno run local.ep"]), words(["arno run method=fedprox method."])
     (['local.epochs='], ['method.mu='])

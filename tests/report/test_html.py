@@ -90,6 +90,14 @@ def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
     assert "★" not in text.replace("★ marks a winner", "")
 
 
+def test_rounds_to_a_target_say_how_many_seeds_got_there(comparison, tmp_path):
+    lines = [comparison.finals()["fedavg"][seed] for seed in (0, 1)]
+    record = {"target": sum(lines) / 2}  # between the two seeds
+    text = " ".join(page(Comparison(comparison.members[:1], record=record), tmp_path).text.split())
+    assert f"rounds to {record['target']:g}" in text
+    assert "1 of 2 seeds" in text
+
+
 def test_a_winner_is_marked_where_the_intervals_say_so(comparison, tmp_path, monkeypatch):
     gaps = comparison.differences().assign(difference=0.5, low=0.4, high=0.6)
     monkeypatch.setattr(Comparison, "winners", lambda self, metric=None: ["scaffold"])

@@ -204,9 +204,9 @@ def number(value: float, form: str = ".4f") -> str:
     """
     if not isfinite(value):
         return "–"
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= unit:
-            return f"{value / min(unit, 1e3 if letter == 'k' else unit):.3g}{letter}"
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / unit:.3g}{letter}"
     return f"{value:{form}}"
 
 
@@ -219,7 +219,7 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, hours = int(seconds // 60), int(seconds // 3600)
-    return f"{minutes} min {seconds % 60:.0f} s" if minutes < 60 else f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{hours} h {minutes % 60} min"
 
 
 def _cell(row: pd.Series[Any], name: str) -> str:
@@ -227,6 +227,8 @@ def _cell(row: pd.Series[Any], name: str) -> str:
     form = ".4f" if name in SCORES else ".1f" if name == "seconds" else ".0f"
     spread = f" ± {number(std, form)}" if isfinite(std) and name in (*SCORES, "seconds") else ""
     small = f"<small>[{number(low, form)}, {number(high, form)}]</small>" if isfinite(low) and name in SCORES else ""
+    if name == "rounds" and row["reached"] < row["seeds"]:
+        small = f"<small>{row['reached']} of {row['seeds']} seeds</small>"
     return f"<td>{number(mean, form)}{spread}{small}</td>"
 
 
