@@ -110,7 +110,7 @@ def test_no_reference_outlives_its_round(digits, engine):
     gc.disable()  # what only the collector frees, the object store keeps until it runs
     try:
         train(digits, engine, "scaffold")
-        left = [call for call in gc.get_objects() if isinstance(call, Call)]
+        left = [each for each in gc.get_objects() if type(each) is Call]
     finally:
         gc.enable()
     assert not left
@@ -375,8 +375,9 @@ def test_another_version_on_the_cluster_is_named(cluster, tmp_path):
     assert ended.stderr.startswith(f"error: engine.address = {cluster.address}: Version mismatch")
 
 
-def test_a_comparison_spreads_its_cells(engine, tmp_path):
-    engine._actors.close()  # their cores are needed
+def test_a_comparison_spreads_its_cells(engine, adding, tmp_path):
+    for other in (engine, adding):
+        other._actors.close()  # their cores are needed
     words = ["clients=5", "rounds=2", "data.limit=200", "model.hidden=[8]"]
     arno.compare("method=fedavg,scaffold", "engine=ray", *words, seed=range(2), out=tmp_path / "all")
     for method in ("fedavg", "scaffold"):
