@@ -37,7 +37,7 @@ from common import flops
 from prepare import prepare
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 8, "W2": 20, "W3": 3, "W4": 14}
+ROUNDS = {"W1": 8, "W2": 14, "W3": 3, "W4": 9}
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

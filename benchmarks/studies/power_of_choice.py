@@ -104,6 +104,8 @@ def write(rows: dict[tuple[float, str], list[dict[str, float]]]) -> None:
         "",
         "The smaller parameter gives the more heterogeneous clients, as usual with Dirichlet splits; the published",
         "report calls 2 the more heterogeneous one, which these label histograms contradict for a Dirichlet split.",
+        "",
+        "With three seeds, differences of the size of the standard deviations show nothing by themselves.",
     ]
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("\n".join(lines) + "\n")
