@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import tempfile
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -49,7 +50,9 @@ class Ray:
         else:
             _reach(address)
         try:
-            context = ray.init("local" if address is None else address, **quiet)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what matters comes as an error
+                context = ray.init("local" if address is None else address, **quiet)
         except Exception as error:
             ray.shutdown()
             shutil.rmtree(self._temporary, ignore_errors=True)
