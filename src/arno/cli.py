@@ -394,6 +394,9 @@ def track(arguments: list[str]) -> int:
     parser.add_argument("--follow", action="store_true", help="go on until the run is over")
     options = parser.parse_args(arguments)
 
+    if options.follow and hasattr(os, "nice"):
+        os.nice(10)  # the run comes first
+
     from .experiment.tracking import send
 
     sent = send(options.run, options.to, options.follow)

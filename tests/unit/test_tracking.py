@@ -192,6 +192,7 @@ def test_a_tracked_run_is_in_the_sqlite_store(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     result = arno.run("problem=quadratic", "rounds=30", "clients=5", "track=mlflow", out="run")
+    assert "still being sent" not in (result.path / "log.txt").read_text()  # it knew that the run was over
     until = time.monotonic() + 120
     while read_state(result.path, "mlflow").get("finished") != "done" and time.monotonic() < until:
         time.sleep(0.2)  # on a busy machine the sender may outlive the run

@@ -3,7 +3,8 @@
 The choice follows from the first block of a round alone, so that the same run makes it again:
 
     a dense network of at most 500,000 parameters, at least 4 clients, nothing that `batched` refuses: batched
-    several clients: processes
+    several clients of any other network: processes
+    a problem without a network (quadratics): serial, since sending a row takes longer than to train it
     one client at a time (a sequential method): serial, on all cores if the network is not a small dense one
 
 With one core, and on a GPU, `serial` takes the place of `processes`. Kernels of small dense networks run on one thread:
@@ -114,6 +115,6 @@ def choose(problem: Problem, work: Work, cores: int) -> str:
     """The engine for a round that begins with this block."""
     if small(problem) and len(work) >= TOGETHER and not unsupported(problem, work):
         return "batched"
-    if len(work) > 1 and cores > 1 and problem.device.type == "cpu":
+    if len(work) > 1 and cores > 1 and problem.device.type == "cpu" and hasattr(problem, "module"):
         return "processes"
     return "serial"

@@ -244,9 +244,6 @@ def execute(
         fed.engine.close()
         folder.close()
         folder.log(f"{status} after round {fed.t}")
-        for line in tracking.finish():
-            progress.say(line)
-            folder.log(line)
         seconds, wall = round(totals.seconds, 3), round(perf_counter() - began, 3)
         try:
             folder.update_manifest(
@@ -255,6 +252,10 @@ def execute(
         except ArnoError:
             if status == "done":  # else what went wrong is on its way already
                 raise
+        finally:
+            for line in tracking.finish():  # the trackers read from the manifest that the run is over
+                progress.say(line)
+                folder.log(line)
     return RunResult(folder.path)
 
 

@@ -310,9 +310,11 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
                     total += len(pending)
                     state |= {"sent": pending[-1]["round"], "finished": "", "error": ""}
                     write_state(path, name, state)
+                    more = len(pending) == BATCH // 4  # else wait until there is something worth sending
                     pending, last, pause = [], time.monotonic(), LOOK
-                    continue
-                if not running and not tail.more():
+                    if more or not running:
+                        continue
+                elif not running and not tail.more():
                     status = folder.manifest()["status"]
                     if status != "running" and state.get("finished") != status:
                         sink.finish(folder, status)
