@@ -183,3 +183,9 @@ def test_no_orphans(end, tmp_path):
         time.sleep(0.1)
     assert len(workers) == 2 or end in ("success", "error")
     assert not any(map(alive, workers))
+
+
+def test_the_server_adds_up_on_one_thread_as_serial_does(digits):
+    torch.set_num_threads(2)
+    processes(digits, workers=1).close()
+    assert torch.get_num_threads() == 1

@@ -50,6 +50,7 @@ def processes(problem: Problem, *, workers: int = 0, start: Literal["auto", "for
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=processes on {problem.device}", "its workers train on the CPU", "use engine=serial")
     method = ("fork" if sys.platform == "linux" else "spawn") if start == "auto" else start
+    torch.set_num_threads(1)  # how the server adds up is part of the bits
     return Processes(problem, workers or os.cpu_count() or 1, method)
 
 
