@@ -15,7 +15,13 @@ from .pictures import COLOURS, figure
 if TYPE_CHECKING:
     from ..experiment.comparison import Comparison
 
-STYLE: dict[Any, Any] = {"font.size": 8, "axes.linewidth": 0.6, "pdf.fonttype": 42, "lines.linewidth": 1.2, "lines.markersize": 3}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.linewidth": 0.6,
+    "pdf.fonttype": 42,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3,
+}
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
 
 
