@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -55,6 +56,8 @@ def contenders(method: str, peers: Path | None, cores: int) -> list[Contender]:
     """Who takes part in a workload."""
     python, found = sys.executable, []
     found.append(Contender("Arno", (python, "by_arno.py", "FOLDER", "ROUNDS", f"method={method}")))
+    if method == "fedavg" and find_spec("ray"):
+        found.append(Contender("Arno on Ray", (python, "by_arno.py", "FOLDER", "ROUNDS", "engine=ray")))
     if method == "fedavg":
         for threads in sorted({1, cores}):
             name = f"by hand, {threads} thread{'s' * (threads > 1)}"
@@ -144,8 +147,7 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
             runs: dict[str, list[dict[str, float]]] = result["runs"]  # type: ignore[assignment]
             if who in runs:
                 ratio = median(r["seconds"] for r in runs[who]) / median(r["seconds"] for r in runs["Arno"])
-                label = who if who not in [t.get_text() for t in axis.texts] else None
-                axis.bar(j + (i - len(names) / 2) * 0.13, ratio, 0.12, color=COLOURS[i % 8], label=label)
+                axis.bar(j + (i - len(names) / 2) * 0.13, ratio, 0.12, color=COLOURS[i % 8], label=who)
     handles = {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     axis.legend(handles.values(), handles.keys(), frameon=False, fontsize=8, ncols=3)
     axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=list(results))
