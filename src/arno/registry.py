@@ -137,5 +137,5 @@ def load_target(target: str) -> Callable[..., Any]:
             f"{attribute} is a {type(factory).__name__}, not something to call",
             "name a function or class",
         )
-    _LOADED[target] = None
+    _LOADED[f"{path}:{attribute}" if where.endswith(".py") else target] = None
     return factory  # type: ignore[no-any-return]

@@ -261,6 +261,13 @@ def test_bad_settings_are_refused_before_anything_runs(arno):
     assert not Path("grid").exists()
 
 
+@pytest.mark.parametrize(("word", "remedy"), [("metric=accuracy", "metric=test_accuracy"), ("target=90", "target=0.9")])
+def test_a_wrong_word_is_refused_before_anything_runs(word, remedy, arno, here):
+    error = arno("compare", *GRID, word, "out=grid").error
+    assert remedy in error
+    assert not Path("grid").exists()
+
+
 def test_a_metric_that_nobody_recorded(arno, here):
     error = arno("compare", *GRID, "metric=test_auc", "out=grid").error
     assert "metric = test_auc" in error

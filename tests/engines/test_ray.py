@@ -392,7 +392,7 @@ def test_a_comparison_spreads_its_cells(engine, adding, tmp_path):
 
 def test_a_cell_that_cannot_reach_its_folder_is_sent_back(tmp_path):
     config = plain(compose(["rounds=1", "data.limit=200", "engine=serial", f"out={tmp_path / 'out' / 'cell'}"]))
-    told, files = Runs(os.getcwd(), []).run(config, str(tmp_path / "nobody-made-this"))
+    told, files = Runs(os.getcwd()).run(config, str(tmp_path / "nobody-made-this"))
     assert not (tmp_path / "out").exists()
     assert not _outcome(config, Call("run", (), answer=(told, files)), "").reason
     assert RunResult(tmp_path / "out" / "cell").final.isfinite().all()

@@ -78,3 +78,12 @@ def test_errors_say_value_rule_remedy():
     assert str(unknown("thing", "nam3", many)).startswith("unknown thing 'nam3': it is none of the 40 known ones")
     assert "did you mean" not in str(unknown("thing", "qqq", ["abc"]))
     assert "pip install 'arno[mlflow]'" in str(need("mlflow", "mlflow"))
+
+
+def test_a_loaded_target_is_kept_with_its_full_path(tmp_path, monkeypatch):
+    from arno.registry import load_target, loaded_targets
+
+    (tmp_path / "own.py").write_text("def factory():\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+    load_target("own.py:factory")
+    assert f"{tmp_path / 'own.py'}:factory" in loaded_targets()  # other processes have other working folders

@@ -169,6 +169,7 @@ class Actors:
         self._make, self.count, self._timeout = make, count, timeout
         self._workers: list[Worker] = []
         self._manned = 0.0  # when somebody was last seen up
+        self._stillborn = 0  # how many in a row ended before they were up
 
     def __len__(self) -> int:
         return sum(not worker.coming for worker in self._workers)
@@ -224,10 +225,15 @@ class Actors:
                     raise ArnoError(
                         "a Ray worker cannot start", _last(error), "is Arno installed on every node, in this version?"
                     ) from error
+                self._stillborn += bool(worker.coming)
+                if self._stillborn > 3 * self.count:
+                    raise ArnoError(
+                        "no Ray worker comes up", _last(error), "Ray's logs say why; are its nodes fit to work?"
+                    ) from error
                 news += self._lost(worker, f"its worker was lost ({type(error).__name__})")
                 continue
             if worker.coming:
-                worker.coming = None
+                worker.coming, self._stillborn = None, 0
                 continue
             call = worker.queue.popleft()
             call.answer, worker.since = value, monotonic()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.actors import Actors, Call, Ray
-from ..registry import load_target, loaded_targets
 from . import config as configs
 from .crew import Config, Runner, Watcher
 from .progress import Quiet
@@ -37,7 +36,7 @@ def on(cluster: Ray) -> Runner:
         import ray
 
         actor = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Runs)
-        actors = Actors(lambda: actor.remote(os.getcwd(), loaded_targets()), min(jobs, len(given)), 0.0)
+        actors = Actors(lambda: actor.remote(os.getcwd()), min(jobs, len(given)), 0.0)
         actors.start()
         token = Path(given[0]["out"]).parent / f".{secrets.token_hex(8)}"  # who sees it shares our files
         token.touch()
@@ -85,11 +84,9 @@ def _outcome(config: Config, call: Call, why: str) -> Outcome:
 class Runs:
     """The actor's side: runs one cell after another."""
 
-    def __init__(self, folder: str, targets: list[str]) -> None:
+    def __init__(self, folder: str) -> None:
         with suppress(OSError):
             os.chdir(folder)
-        for target in targets:
-            load_target(target)
 
     def ready(self) -> bool:
         """It is up."""

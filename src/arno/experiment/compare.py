@@ -80,6 +80,10 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     there = any(group.runs for group in found.members)
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
     tables = sheets(found) if there else []
+    if there:  # before anything is printed: whoever reads us may hang up
+        write(found, tables, out)
+        bands(found).savefig(out / "compare.png", dpi=130)
+        write_report(found, out / "report.html")
     show(tables, console)
     for group, seed, cell in lost:
         word = "diverged" if cell.diverged else "failed"
@@ -87,9 +91,6 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     if any(not cell.diverged for _, _, cell in lost):
         print("failed cells are run again with --retry")
     if there:
-        write(found, tables, out)
-        bands(found).savefig(out / "compare.png", dpi=130)
-        write_report(found, out / "report.html")
         print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
         print(f"picture: {out / 'compare.png'}")
         print(f"report: {out / 'report.html'}")
@@ -142,6 +143,11 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             rest.append(word)
     if not isinstance(own["target"], int | float | None) or isinstance(own["target"], bool):
         raise ArnoError(f"target = {own['target']}", "it must be a number", "try target=0.9")
+    metric = str(own["metric"] or "test_f1")
+    if metric in ("accuracy", "f1", "loss"):
+        raise ArnoError(f"metric = {metric}", "of which data?", f"write metric=test_{metric}")
+    if metric.endswith(("accuracy", "f1")) and own["target"] is not None and not 0 < own["target"] <= 1:
+        raise ArnoError(f"target = {own['target']}", f"{metric} lies between 0 and 1", "try target=0.9")
     if own["test"] not in (None, "t", "wilcoxon"):
         raise unknown("test", str(own["test"]), ["t", "wilcoxon"])
     return own, rest

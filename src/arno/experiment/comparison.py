@@ -95,11 +95,11 @@ class Comparison:
         return cls(list(members.values()), path, record)
 
     @classmethod
-    def of(cls, paths: Iterable[Path | str]) -> Comparison:
+    def of(cls, paths: Iterable[Path | str | RunResult]) -> Comparison:
         """Runs grouped by what they differ in besides the seed; the first run's group is the reference."""
         from .run import RunResult
 
-        folders = [Path(path) for path in paths]
+        folders = [run.path if isinstance(run, RunResult) else Path(run) for run in paths]
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
         flat = [dict(configs._flat(RunResult(path).config)) for path in folders]
