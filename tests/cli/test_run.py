@@ -32,6 +32,7 @@ def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
         "final.safetensors",
         "best.safetensors",
         "curves.png",
+        "counts.npy",
         "log.txt",
     }
     manifest = json.loads((run / "manifest.json").read_text())
