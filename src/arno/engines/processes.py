@@ -373,7 +373,7 @@ def serve(problem: Problem, pipe: Connection, inherited: Sequence[Connection]) -
                 _train(engine, slabs, windows, *message[1:]) if message[0] == "train" else _ask(problem, *message[1:])
             )
         except Exception as error:
-            answer = _portable(error)
+            answer = portable(error)
         try:
             pipe.send(answer)
         except OSError:
@@ -411,8 +411,8 @@ def _ask(problem: Problem, what: str, arguments: list[Any]) -> Any:
     return getattr(problem, what)(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments))
 
 
-def _portable(error: Exception) -> Exception:
-    """The exception itself where it can cross the pipe, else its text."""
+def portable(error: Exception) -> Exception:
+    """The exception itself where it can cross to another process, else its text."""
     try:
         pickle.loads(pickle.dumps(error))
         return error

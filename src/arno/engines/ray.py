@@ -32,6 +32,7 @@ from ..registry import load_target, loaded_targets
 from . import engines
 from .actors import Actors, Call, Ray
 from .malloc import keep_memory
+from .processes import portable
 from .rows import WorkerTable
 from .serial import Serial
 
@@ -304,6 +305,7 @@ class Trainer:
         for target in targets:
             with suppress(ArnoError):  # a file that is gone by now, and that this problem may not need
                 load_target(target)
+        # The bytes come from the driver through Ray's own channel, never from a file.
         self.problem: Problem = pickle.loads(problem[0], buffers=problem[1])
         self.engine = Serial(self.problem)
 
@@ -316,7 +318,7 @@ class Trainer:
         try:
             _, out = next(iter(self.engine.train([_unpack(packed, start)])))
         except Exception as error:
-            return _portable(error), None
+            return portable(error), None
         extra = [{name: tensor.numpy() for name, tensor in more.items()} for more in out.extra]
         return (out.loss.numpy(), out.seconds.numpy(), extra), out.delta.numpy()
 
@@ -336,7 +338,7 @@ class Trainer:
                     found[:, j] = torch.tensor([loss, perf_counter() - began, norm])
                 columns.append(found.numpy())
         except Exception as error:
-            return _portable(error), None
+            return portable(error), None
         return columns, total.numpy()
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -348,7 +350,7 @@ class Trainer:
                 *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments)
             )
         except Exception as error:
-            return _portable(error)
+            return portable(error)
         if isinstance(answer, tuple):
             return tuple(x.numpy() if isinstance(x, Tensor) else x for x in answer)
         return answer.numpy() if isinstance(answer, Tensor) else answer
@@ -424,15 +426,6 @@ def _unpack(packed: dict[str, Any], start: Any) -> Work:
     if start is not None:
         unpacked["start"] = torch.from_numpy(start).expand(len(unpacked["clients"]), -1)
     return Work(**unpacked)
-
-
-def _portable(error: Exception) -> Exception:
-    """The exception itself where it can cross, else its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _count(call: Call, begun: bool, why: str) -> None:
