@@ -1,7 +1,11 @@
 """The batched engine agrees with the serial one to rounding for what it supports, and refuses the rest by name."""
 
+import os
+import signal
+
 import pytest
 import torch
+import training
 from torch import nn
 
 from arno.conform import PACKAGED, read, replay
@@ -15,14 +19,7 @@ from arno.experiment.config import compose, plain
 from arno.methods import methods
 from arno.selection import Uniform
 
-SETTINGS = {
-    "cluster_fedvarp": {"clusters": 3},
-    "fedscavar": {"clusters": 3},
-    "feddyn": {"alpha": 0.1},
-    "qrmix": {"rank_k": 3, "oversampling": 3},
-    "compose": {"parts": ("window", "scaffold", "cluster_varp"), "cluster_varp": {"clusters": 3}},
-    "heterofl": {"beta": [0.3, 0.5, 1.0, 0.3, 0.5, 1.0, 0.7]},
-}
+SETTINGS = training.SETTINGS | {"heterofl": {"beta": [0.3, 0.5, 1.0, 0.3, 0.5, 1.0, 0.7]}}
 REFUSED = {"moon": "terms", "fedrcl": "terms", "qrmix": "measures"}
 
 
@@ -115,21 +112,40 @@ def test_conformance(case):
         assert replay(case, "batched").ok
 
 
-def test_small_groups_on_several_threads_change_no_bit(digits, monkeypatch):
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrolex"])
+def test_small_groups_in_several_processes_change_no_bit(name, digits, monkeypatch):
     monkeypatch.setattr("arno.engines.batched.GROUP", 2 * digits.layout.d)  # two rows at a time
-    engines = [Batched(digits, threads) for threads in (1, 3)]
-    (a, ra), (b, rb) = (train(digits, engine, [], share=1.0) for engine in engines)
+    alone, crew = (Batched(digits, workers) for workers in (1, 3))
+    (a, ra), (b, rb) = (train(digits, engine, methods.get(name)(), share=1.0) for engine in (alone, crew))
     assert torch.equal(a, b)
     assert [r.clients["loss"] for r in ra] == [r.clients["loss"] for r in rb]
-    assert "_pool" in vars(engines[1])
-    engines[1].close()
-    serial, _ = train(digits, Serial(digits), [], share=1.0)
+    assert "_crew" in vars(crew)
+    crew.close()
+    serial, _ = train(digits, Serial(digits), methods.get(name)(), share=1.0)
     assert float((a - serial).abs().max()) < 1e-9
 
 
+def test_one_group_stays_in_this_process(digits):
+    engine = Batched(digits, 3)
+    train(digits, engine, [])
+    assert "_crew" not in vars(engine)
+
+
+def test_a_group_whose_worker_died_is_trained_again_as_it_was(digits, monkeypatch):
+    monkeypatch.setattr("arno.engines.batched.GROUP", 2 * digits.layout.d)
+    alone, crew = (Federation(digits, engine=Batched(digits, workers)) for workers in (1, 2))
+    for _ in range(3):
+        alone.round()
+        if workers := crew.engine._crew._workers:
+            os.kill(workers[0].process.pid, signal.SIGKILL)
+        crew.round()
+    assert torch.equal(alone.w, crew.w)
+    crew.engine.close()
+
+
 def test_what_it_cannot_do_is_refused(digits):
-    with pytest.raises(ArnoError, match=r"engine\.threads = -1"):
-        batched(digits, threads=-1)
+    with pytest.raises(ArnoError, match=r"engine\.workers = -1"):
+        batched(digits, workers=-1)
     with pytest.raises(ArnoError, match=r"local\.augment"):
         train(digits, Batched(digits), [], sgd=SGD(augment=True))
 

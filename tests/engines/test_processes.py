@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from training import same_bits, train
 
 from arno.conform import PACKAGED, replay
 from arno.core import federation as rounds
@@ -20,14 +21,6 @@ from arno.experiment.config import compose, plain
 from arno.methods import methods
 from arno.registry import load_target
 from arno.selection import Uniform
-
-SETTINGS = {
-    "cluster_fedvarp": {"clusters": 3},
-    "fedscavar": {"clusters": 3},
-    "feddyn": {"alpha": 0.1},
-    "qrmix": {"rank_k": 3, "oversampling": 3},
-    "compose": {"parts": ("window", "scaffold", "cluster_varp"), "cluster_varp": {"clusters": 3}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -49,33 +42,10 @@ def parallel(request, digits, tmp_path_factory):
     engine.close()
 
 
-def steady(record):
-    """A record without what a clock wrote; as text, in which NaN equals NaN."""
-    return str({name: value for name, value in record.items() if not name.endswith("seconds")})
-
-
-def train(problem, engine, name, times=3, **local):
-    parts = methods.get(name)(**SETTINGS.get(name, {}))
-    share = 1.0 if name == "lorenzo" else 0.6
-    setting = Local(**{"epochs": [1, 2, 3, 1, 2, 3, 1], "batch_size": 8, "lr": 0.05} | local)
-    fed = Federation(problem, [Uniform(share), *parts], engine=engine, local=setting, rounds=times)
-    records = [fed.round() for _ in range(times)]
-    return fed, records
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", methods.names())
 def test_the_bits_are_those_of_serial(name, digits, parallel):
-    a, ra = train(digits, Serial(digits), name)
-    b, rb = train(digits, parallel, name)
-    assert torch.equal(a.w, b.w)
-    for x, y in zip(ra, rb, strict=True):
-        assert steady(x.clients) == steady(y.clients)
-        assert steady(x.numbers) == steady(y.numbers)
-    for p, q in zip(a.parts, b.parts, strict=True):
-        for value, other in zip(p.state().values(), q.state().values(), strict=True):
-            if isinstance(value, torch.Tensor):
-                assert torch.equal(value, other)
+    same_bits(digits, parallel, name)
 
 
 def test_many_blocks_in_flight_come_back_in_order(digits, parallel, monkeypatch):
@@ -83,6 +53,26 @@ def test_many_blocks_in_flight_come_back_in_order(digits, parallel, monkeypatch)
     a, _ = train(digits, Serial(digits), "scaffold")
     b, _ = train(digits, parallel, "scaffold")
     assert torch.equal(a.w, b.w)
+
+
+def test_results_that_somebody_keeps_are_not_written_over(digits, parallel, monkeypatch):
+    monkeypatch.setattr(rounds, "BLOCK", 2 * digits.layout.size)
+    fed = Federation(digits, engine=parallel)
+    kept = [out.delta[1:] for t in range(3) for _, out in parallel.train(fed.blocks(range(7), t))]  # views alone
+    again = [out.delta[1:].clone() for t in range(3) for _, out in Serial(digits).train(fed.blocks(range(7), t))]
+    assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
+    made = len(parallel._slabs)
+    del kept
+    for t in range(3):
+        list(parallel.train(fed.blocks(range(7), t)))
+    assert len(parallel._slabs) <= made
+
+
+def test_index_vectors_cross_again_once_they_were_forgotten(digits, monkeypatch):
+    monkeypatch.setattr("arno.engines.processes.KNOWN", 1)
+    engine = Processes(digits, 2, "fork")
+    same_bits(digits, engine, "fedrolex")
+    engine.close()
 
 
 def test_scores_and_losses_are_those_of_serial(digits, parallel):

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from training import same_bits, train
 
 import arno
 from arno.core import federation as rounds
@@ -32,14 +33,6 @@ from arno.engines.actors import Call  # noqa: E402
 from arno.engines.ray import ray_engine, shares  # noqa: E402
 from arno.engines.rows import WorkerTable  # noqa: E402
 from arno.experiment.cluster import Runs, _outcome  # noqa: E402
-
-SETTINGS = {
-    "cluster_fedvarp": {"clusters": 3},
-    "fedscavar": {"clusters": 3},
-    "feddyn": {"alpha": 0.1},
-    "qrmix": {"rank_k": 3, "oversampling": 3},
-    "compose": {"parts": ("window", "scaffold", "cluster_varp"), "cluster_varp": {"clusters": 3}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -69,33 +62,10 @@ def engine(cluster, digits):
     made.close()
 
 
-def steady(record):
-    """A record without what a clock wrote; as text, in which NaN equals NaN."""
-    return str({name: value for name, value in record.items() if not name.endswith("seconds")})
-
-
-def train(problem, engine, name, times=3, **local):
-    parts = methods.get(name)(**SETTINGS.get(name, {}))
-    share = 1.0 if name == "lorenzo" else 0.6
-    setting = Local(**{"epochs": [1, 2, 3, 1, 2, 3, 1], "batch_size": 8, "lr": 0.05} | local)
-    fed = Federation(problem, [Uniform(share), *parts], engine=engine, local=setting, rounds=times)
-    records = [fed.round() for _ in range(times)]
-    return fed, records
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", methods.names())
 def test_the_bits_are_those_of_serial(name, digits, engine):
-    a, ra = train(digits, Serial(digits), name)
-    b, rb = train(digits, engine, name)
-    assert torch.equal(a.w, b.w)
-    for x, y in zip(ra, rb, strict=True):
-        assert steady(x.clients) == steady(y.clients)
-        assert steady(x.numbers) == steady(y.numbers)
-    for p, q in zip(a.parts, b.parts, strict=True):
-        for value, other in zip(p.state().values(), q.state().values(), strict=True):
-            if isinstance(value, torch.Tensor):
-                assert torch.equal(value, other)
+    same_bits(digits, engine, name)
 
 
 def test_many_blocks_in_flight_come_back_in_order(digits, engine, monkeypatch):

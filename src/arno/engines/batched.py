@@ -2,16 +2,17 @@
 
 Dense networks (softmax, mlp) have their gradients written out in batched matrix products; any other network of Arno's
 kind goes through `vmap`. Rows are taken in groups that fit a core's cache, by falling number of steps, so that those
-still at work are the first ones; smaller batches are padded with samples of weight zero. Groups of dense networks are
-spread over threads, one core each. Agrees with the serial engine to rounding, whatever the number of threads.
+still at work are the first ones; smaller batches are padded with samples of weight zero. Where there are several
+groups, worker processes take them, one core each. Agrees with the serial engine to rounding, whatever the number of
+workers.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from ..models.network import narrow
 from ..problems.classification import Classification
 from . import engines
 from .malloc import keep_memory
+from .processes import Processes
 from .serial import Serial
 
 #: Rows are taken together while their vectors, or their batches' pixels, hold at most this many numbers.
@@ -36,47 +38,70 @@ GROUP = 2**20
 
 
 @engines.register("batched", equality="as serial to rounding")
-def batched(problem: Problem, *, threads: int = 0) -> Batched:
+def batched(problem: Problem, *, workers: int = 0) -> Batched:
     """Many clients in one kernel; for small models and many clients.
 
-    threads: groups of clients at work at the same time, one core each; 0: as many as there are cores.
+    workers: processes that take groups of clients, one core each; 0: as many as there are cores.
     """
-    if threads < 0:
-        raise ArnoError(f"engine.threads = {threads}", "it must not be negative", "use 0 for one thread per core")
+    if workers < 0:
+        raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
     torch.set_num_threads(1)
     keep_memory()
-    return Batched(problem, threads or os.cpu_count() or 1)
+    return Batched(problem, workers or os.cpu_count() or 1)
 
 
 class Batched(Serial):
     """Trains rows together; scores as the serial engine does."""
 
     name = "batched"
+    together = True
 
-    def __init__(self, problem: Problem, threads: int = 1) -> None:
+    def __init__(self, problem: Problem, workers: int = 1) -> None:
         super().__init__(problem)
-        self.threads = threads
+        self.workers = workers if problem.device.type == "cpu" else 1
         self._stacks: dict[object, Stack] = {}
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Train block after block."""
-        for work in works:
-            if reason := unsupported(self.problem, work):
-                raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
+        """Train block after block: here, or in the workers where there is more than one group for them."""
+        works = iter(works)
+        first = next(works, None)
+        if first is None:
+            return
+        if reason := unsupported(self.problem, first):
+            raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
+        everything = chain([first], works)
+        if self.workers > 1 and len(self.pieces(self.problem, first, self.workers)) > 1:
+            yield from self._crew.train(everything)
+            return
+        for work in everything:
             began = perf_counter()
             delta = torch.empty_like(work.start, memory_format=torch.contiguous_format)
             loss = torch.zeros(len(work))
-            found = list(groups(self.problem, work))
-            shared = self._stack(work, 0).threaded and self.threads > 1 and len(found) > 1
-            run = partial(self._together, work, delta, loss)
-            list(self._pool.map(run, found) if shared else map(run, found))
+            for rows in self.pieces(self.problem, work, 1):
+                self._together(work, delta, loss, rows)
             yield work, Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
     def close(self) -> None:
-        """End the threads."""
-        if "_pool" in vars(self):
-            self._pool.shutdown()
-            del self._pool
+        """End the workers."""
+        if "_crew" in vars(self):
+            self._crew.close()
+
+    @staticmethod
+    def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
+        """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
+        assert isinstance(problem, Classification)
+        shapes: dict[object, list[int]] = {}
+        for j in range(len(work)):
+            window = work.windows[j] if work.windows is not None and work.windows[j].extract else None
+            shapes.setdefault(None if window is None else window.units, []).append(j)
+        widest = problem.x[0].numel() * int(work.batch_size.max())
+        at_once = max(1, GROUP // max(work.start.shape[1], widest))
+        found: list[Tensor] = []
+        for rows in shapes.values():
+            order = torch.tensor(rows, device=work.steps.device)
+            order = order[work.steps[order].argsort(descending=True, stable=True)]
+            found += order.tensor_split(-(-len(order) // at_once))
+        return found
 
     @torch.no_grad()
     def _together(self, work: Work, delta: Mat, loss: Tensor, rows: Tensor) -> None:
@@ -142,19 +167,17 @@ class Batched(Serial):
         return self._stacks[shape]
 
     @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, initializer=partial(torch.set_num_threads, 1))
+    def _crew(self) -> Processes:
+        return Processes(self.problem, self.workers, kernel=Batched)
 
 
 class Stack(Protocol):
     """Gradients of many models at once.
 
     sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
-    threaded: whether several threads may ask at the same time.
     """
 
     sizes: list[int]
-    threaded: bool
 
     def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """Write ∇ of Σ_i weight_i · cross-entropy_i for each row into `g`, and return its value."""
@@ -167,8 +190,6 @@ class Stack(Protocol):
 
 class Dense:
     """Softmax regression and perceptrons, written out: δ ← p − 1_y, and down the layers ∇W = δᵀ h, δ ← (δ W) ∘ act′."""
-
-    threaded = True
 
     def __init__(self, module: MLP) -> None:
         slots = Layout.of(module).slots
@@ -235,8 +256,6 @@ def affine(h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
 class Vmapped:
     """Any network, by `vmap` over the gradient of one."""
 
-    threaded = False
-
     def __init__(self, module: nn.Module) -> None:
         layout = Layout.of(module)
         self.sizes = [layout.size]
@@ -279,21 +298,6 @@ def unsupported(problem: Problem, work: Work) -> str:
     if work.sgd.augment:
         return "local.augment draws per client"
     return ""
-
-
-def groups(problem: Problem, work: Work) -> Iterator[Tensor]:
-    """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
-    assert isinstance(problem, Classification)
-    shapes: dict[object, list[int]] = {}
-    for j in range(len(work)):
-        window = work.windows[j] if work.windows is not None and work.windows[j].extract else None
-        shapes.setdefault(None if window is None else window.units, []).append(j)
-    widest = problem.x[0].numel() * int(work.batch_size.max())
-    at_once = max(1, GROUP // max(work.start.shape[1], widest))
-    for rows in shapes.values():
-        order = torch.tensor(rows, device=work.steps.device)
-        order = order[work.steps[order].argsort(descending=True, stable=True)]
-        yield from order.tensor_split(-(-len(order) // at_once))
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -3,6 +3,8 @@
 Parallelism lies over clients, not inside them. Workers hold the data once (inherited by `fork`, in shared memory with
 `spawn`). Vectors cross in shared memory: the parent writes start and drift rows into a slab, a worker writes its delta
 beside them. Clients with most steps go first; whoever is free takes the next; blocks come back in their order.
+
+Workers train with the serial engine, or with another kernel: see `batched`.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from time import perf_counter
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ..core.local import Problem
-from ..core.work import Job, Result, SubModel, Vec, Work
+from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
 from . import engines
 from .malloc import keep_memory
+from .parcel import pack, portable, unpack
 from .serial import Serial
 
 #: Blocks in flight: workers begin the next one while the last clients of this one train.
 AHEAD = 2
 #: A client that takes its worker down this often is given up.
 TRIES = 3
+#: Numbers in the index vectors (of windows) that a worker keeps from one block to the next.
+KNOWN = 2**23
 
 
 @engines.register("processes", equality="bit for bit as serial")
@@ -49,86 +54,94 @@ def processes(problem: Problem, *, workers: int = 0, start: Literal["auto", "for
         raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=processes on {problem.device}", "its workers train on the CPU", "use engine=serial")
-    method = ("fork" if sys.platform == "linux" else "spawn") if start == "auto" else start
     torch.set_num_threads(1)  # how the server adds up is part of the bits
-    return Processes(problem, workers or os.cpu_count() or 1, method)
+    return Processes(problem, workers or os.cpu_count() or 1, start)
 
 
-@dataclass
-class Row:
-    """One client of a block on its way: its job without vectors, and the slab's rows that hold them."""
+@dataclass(eq=False)
+class Slab:
+    """Shared memory for a block's vectors: deltas first, then what the clients are given."""
 
-    block: int
-    index: int
-    job: Job
-    start: int
-    drift: int | None
-    given: dict[str, int]
-    out: int
-    tries: int = 0
+    number: int
+    rows: Mat
+    busy: bool = False
+    held: Any = None  # a weak reference to what was handed out of it
+
+    @property
+    def free(self) -> bool:
+        """Whether it may be written again: no block is in flight in it, and nobody holds rows of it."""
+        return not self.busy and (self.held is None or self.held() is None)
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
-    """A block in flight."""
+    """A block in flight: its work, the work without its vectors, and where in the slab these begin."""
 
     work: Work
-    slab: int
+    light: Work
+    slab: Slab
+    places: dict[str, int]
     waiting: int
-    loss: list[float]
-    seconds: list[float]
+    loss: Tensor
+    seconds: Tensor
     extra: list[dict[str, Tensor]]
 
 
-@dataclass
+@dataclass(eq=False)
+class Parcel:
+    """Rows of a block that one worker takes at a time."""
+
+    block: Block
+    rows: list[int]
+    tries: int = 0
+
+
+@dataclass(eq=False)
 class Worker:
-    """A process, the parent's end of its pipe, what it is busy with and which windows it knows."""
+    """A process, the parent's end of its pipe, what it is busy with, which slabs and windows it knows."""
 
     process: Any
     pipe: Connection
-    busy: list[Row] = field(default_factory=list)
-    windows: set[int] = field(default_factory=set)
+    busy: Parcel | None = None
     slabs: set[int] = field(default_factory=set)
+    windows: set[int] = field(default_factory=set)
 
 
 class Processes:
-    """The parent's side."""
+    """The parent's side. `kernel` is the engine that the workers run."""
 
     name = "processes"
 
-    def __init__(self, problem: Problem, workers: int, method: str) -> None:
-        self.problem, self._count, self._method = problem, workers, method
-        self._context = multiprocessing.get_context(method)
+    def __init__(self, problem: Problem, workers: int, start: str = "auto", kernel: type[Serial] = Serial) -> None:
+        self.problem, self._count, self._kernel = problem, workers, kernel
+        self._method = ("fork" if sys.platform == "linux" else "spawn") if start == "auto" else start
+        self._context = multiprocessing.get_context(self._method)
         self._workers: list[Worker] = []
-        self._slabs: list[Tensor | None] = [None] * AHEAD
+        self._slabs: list[Slab] = []
+        self._made = 0
         self._windows: dict[int, Tensor] = {}
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Train blocks with at most `AHEAD` in flight; yields them in order."""
         self._start()
-        source, flight = iter(works), deque[Block]()
-        todo: deque[Row] = deque()
-        number = 0
+        source, flight, todo = iter(works), deque[Block](), deque[Parcel]()
         try:
             while True:
                 while len(flight) < AHEAD and (work := next(source, None)) is not None:
-                    block, rows = self._open(work, number)
-                    flight.append(block)
-                    todo.extend(rows)
-                    number += 1
+                    flight.append(self._open(work))
+                    pieces = self._kernel.pieces(self.problem, work, self._count)
+                    todo.extend(Parcel(flight[-1], rows.tolist()) for rows in pieces)
                 if not flight:
                     return
-                first = number - len(flight)
                 while flight[0].waiting:
                     self._feed(todo)
-                    for row, loss, seconds, extra in self._collect(todo):
-                        block = flight[row.block - first]
-                        block.loss[row.index], block.seconds[row.index], block.extra[row.index] = loss, seconds, extra
-                        block.waiting -= 1
+                    self._collect(todo)
                 yield self._finished(flight.popleft())
         finally:
             if any(worker.busy for worker in self._workers):  # left in the middle: nobody waits for those results
                 self.close()
+            for block in flight:
+                block.slab.busy = False
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
         """Scores of models on a split: a model per worker, or few models in pieces."""
@@ -170,91 +183,72 @@ class Processes:
         mine, theirs = self._context.Pipe()
         forked = self._method == "fork"
         inherited = [mine, *(worker.pipe for worker in self._workers)] if forked else []
-        arguments = (self.problem if forked else Package(self.problem), theirs, inherited)
+        arguments = (self.problem if forked else Package(self.problem), self._kernel, theirs, inherited)
         process = self._context.Process(target=serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
         process.start()
         theirs.close()
         return Worker(process, mine)
 
-    def _open(self, work: Work, number: int) -> tuple[Block, list[Row]]:
-        """Put a block's vectors into its slab and make its rows, the longest first."""
-        n, same = len(work), work.start.stride(0) == 0
-        starts = work.start[:1] if same else work.start
-        inputs = [starts, *([] if work.drift is None else [work.drift]), *work.given.values()]
-        place = number % AHEAD
-        slab = self._slab(place, n + sum(map(len, inputs)), work.start.shape[1], work.start.dtype)
-        at, firsts = n, []
-        for vectors in inputs:
-            slab[at : at + len(vectors)] = vectors
-            firsts.append(at)
-            at += len(vectors)
-        drift = firsts[1] if work.drift is not None else None
-        given = dict(zip(work.given, firsts[1 if drift is None else 2 :], strict=True))
-        rows = []
-        for j, job in enumerate(replace(work, drift=None, given={}).jobs()):
-            job = replace(job, start=EMPTY)
-            start = firsts[0] if same else firsts[0] + j
-            rows.append(
-                Row(
-                    number, j, job, start, None if drift is None else drift + j, {k: a + j for k, a in given.items()}, j
-                )
-            )
-        rows.sort(key=lambda row: -int(work.steps[row.index]))
-        return Block(work, place, n, [0.0] * n, [0.0] * n, [{}] * n), rows
+    def _open(self, work: Work) -> Block:
+        """Put a block's vectors into a slab."""
+        self._remember(work)
+        n, one = len(work), work.start.stride(0) == 0
+        vectors = {"start": work.start[:1] if one else work.start}
+        vectors |= {} if work.drift is None else {"drift": work.drift}
+        vectors |= {f"given.{name}": rows for name, rows in work.given.items()}
+        slab = self._slab(n + sum(map(len, vectors.values())), work.start.shape[1], work.start.dtype)
+        at, places = n, {}
+        for name, rows in vectors.items():
+            slab.rows[at : at + len(rows)] = rows
+            places[name], at = at, at + len(rows)
+        light = replace(work, start=work.start[:, :0], drift=None, given={})
+        return Block(work, light, slab, places, n, torch.zeros(n), torch.zeros(n), [{}] * n)
 
-    def _slab(self, place: int, rows: int, size: int, dtype: torch.dtype) -> Tensor:
-        """Shared memory for a block; made anew only when it is too small."""
-        slab = self._slabs[place]
-        if slab is None or slab.shape[1] != size or len(slab) < rows or slab.dtype != dtype:
-            slab = torch.zeros(rows, size, dtype=dtype).share_memory_()
-            self._slabs[place] = slab
-            for worker in self._workers:
-                worker.slabs.discard(place)
+    def _slab(self, rows: int, size: int, dtype: torch.dtype) -> Slab:
+        """Shared memory that nobody uses; made anew only when there is none that fits."""
+        for slab in [slab for slab in self._slabs if slab.free]:
+            if slab.rows.shape[1] == size and len(slab.rows) >= rows and slab.rows.dtype == dtype:
+                break
+            self._slabs.remove(slab)
+        else:
+            slab = Slab(self._made, torch.zeros(rows, size, dtype=dtype).share_memory_())
+            self._slabs.append(slab)
+            self._made += 1
+        slab.busy, slab.held = True, None
         return slab
 
-    def _feed(self, todo: deque[Row]) -> None:
-        """Give every idle worker its next clients: few at a time, so that nobody ends late."""
+    def _feed(self, todo: deque[Parcel]) -> None:
+        """Give every idle worker its next rows."""
         for worker in self._workers:
-            if todo and not worker.busy:
-                block = todo[0].block
-                share = max(1, sum(row.block == block for row in todo) // (4 * self._count))
-                batch = [todo.popleft()]
-                while len(batch) < share and todo and todo[0].block == block:
-                    batch.append(todo.popleft())
-                self._send(worker, batch)
+            if todo and worker.busy is None:
+                self._send(worker, todo.popleft())
 
-    def _send(self, worker: Worker, rows: list[Row]) -> None:
-        worker.busy = rows
-        place = rows[0].block % AHEAD
-        windows = {}
-        for row in rows:
-            window = row.job.window
-            if window is not None and self._key(window) not in worker.windows:
-                windows[self._key(window)] = window.index.numpy()
-        worker.windows |= windows.keys()
-        light = []
-        for row in rows:
-            window = row.job.window
-            key = None if window is None else self._key(window)
-            job = row.job if window is None else replace(row.job, window=replace(window, index=EMPTY))
-            light.append((job, key, row.start, row.drift, row.given, row.out))
+    def _send(self, worker: Worker, parcel: Parcel) -> None:
+        worker.busy, block = parcel, parcel.block
+        packed, forget = pack(block.light, parcel.rows), not worker.windows
+        if packed["windows"] is not None:
+            indices, light = packed["windows"]
+            packed["windows"] = {key: index for key, index in indices.items() if key not in worker.windows}, light
+            worker.windows |= indices.keys()
+        one = block.work.start.stride(0) == 0
         with suppress(OSError):  # it died: `_collect` sees to it
-            if place not in worker.slabs:
-                worker.pipe.send(("slab", place, self._slabs[place]))
-                worker.slabs.add(place)
-            worker.pipe.send(("train", place, windows, light))
+            if block.slab.number not in worker.slabs:
+                worker.slabs = {slab.number for slab in self._slabs} & worker.slabs
+                worker.pipe.send(("slab", block.slab.number, block.slab.rows, worker.slabs))
+                worker.slabs.add(block.slab.number)
+            worker.pipe.send(("train", block.slab.number, parcel.rows, packed, block.places, one, forget))
 
-    def _key(self, window: SubModel) -> int:
-        """A name for an index vector, so that it crosses once to each worker."""
-        key = id(window.index)
-        if self._windows.setdefault(key, window.index) is not window.index or len(self._windows) > 256:
-            self._windows = {key: window.index}
+    def _remember(self, work: Work) -> None:
+        """Keep the index vectors that workers know, so that each crosses once; forget them when they get many."""
+        mine = {id(window.index): window.index for window in work.windows or ()}
+        if sum(map(len, (self._windows | mine).values())) > max(KNOWN, 2 * sum(map(len, mine.values()))):
+            self._windows = {}
             for worker in self._workers:
                 worker.windows = set()
-        return key
+        self._windows |= mine
 
-    def _collect(self, todo: deque[Row]) -> Iterator[tuple[Row, float, float, dict[str, Tensor]]]:
-        """Wait for news; a dead worker is replaced and its clients go to the front of the queue."""
+    def _collect(self, todo: deque[Parcel]) -> None:
+        """Wait for news; a dead worker is replaced and its rows go to the front of the queue."""
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
         for pipe in wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
@@ -263,33 +257,43 @@ class Processes:
             except (EOFError, OSError):
                 self._replace(worker, todo)
                 continue
-            rows, worker.busy = worker.busy, []
+            parcel, worker.busy = worker.busy, None
+            assert parcel is not None
             if isinstance(answer, Exception):
                 raise answer
-            for row, (loss, seconds, extra) in zip(rows, answer, strict=True):
-                yield row, loss, seconds, {name: torch.from_numpy(array) for name, array in extra.items()}
+            block, (loss, seconds, extra) = parcel.block, answer
+            block.loss[parcel.rows], block.seconds[parcel.rows] = torch.from_numpy(loss), torch.from_numpy(seconds)
+            for j, more in zip(parcel.rows, extra, strict=False):
+                block.extra[j] = {name: torch.from_numpy(array) for name, array in more.items()}
+            block.waiting -= len(parcel.rows)
 
-    def _replace(self, worker: Worker, todo: deque[Row]) -> None:
+    def _replace(self, worker: Worker, todo: deque[Parcel]) -> None:
         worker.process.join()
-        for row in worker.busy:
-            row.tries += 1
-            if row.tries >= TRIES:
-                raise ArnoError(
-                    f"client {row.job.client} in round {row.job.round + 1}",
-                    f"its worker died {TRIES} times (exit status {worker.process.exitcode})",
-                    "is there enough memory? try engine.workers=1 or engine=serial",
-                )
-        todo.extendleft(reversed(worker.busy))
+        if worker.busy:
+            todo.extendleft(reversed(self._again(worker.busy, worker.process.exitcode)))
         worker.pipe.close()
         self._workers.remove(worker)
         self._workers.append(self._hire())
 
+    def _again(self, parcel: Parcel, status: int) -> list[Parcel]:
+        """Rows whose worker died, one by one where the kernel allows it, so that the one to blame is found."""
+        block, tries = parcel.block, parcel.tries + 1
+        if tries >= TRIES:
+            clients = ", ".join(str(int(block.work.clients[j])) for j in parcel.rows)
+            raise ArnoError(
+                f"client {clients} in round {block.work.round + 1}",
+                f"its worker died {TRIES} times (exit status {status})",
+                "is there enough memory? try engine.workers=1 or engine=serial",
+            )
+        apart = [parcel.rows] if self._kernel.together else [[j] for j in parcel.rows]
+        return [Parcel(block, rows, tries) for rows in apart]
+
     def _finished(self, block: Block) -> tuple[Work, Result]:
-        work, slab = block.work, self._slabs[block.slab]
-        assert slab is not None
-        delta = slab[: len(work)].clone()
+        work, slab = block.work, block.slab
+        delta = slab.rows.numpy()[: len(work)]
+        slab.busy, slab.held = False, ref(delta)
         extra = tuple(block.extra) if work.probe else ()
-        return work, Result(delta, torch.tensor(block.loss), torch.tensor(block.seconds), extra)
+        return work, Result(torch.from_numpy(delta), block.loss, block.seconds, extra)
 
     def _map(self, what: str, calls: list[tuple[Any, ...]]) -> list[Any]:
         """Ask the problem `what` for each of the arguments, in the workers; answers in order."""
@@ -322,9 +326,6 @@ class Processes:
         return answers
 
 
-EMPTY = torch.zeros(0)
-
-
 class Package:
     """A problem on its way to a spawned worker: the user's own files are imported there first, tensors are shared."""
 
@@ -332,10 +333,10 @@ class Package:
         self.problem = problem
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unpack, (loaded_targets(), bytes(ForkingPickler.dumps(self.problem)))
+        return unwrap, (loaded_targets(), bytes(ForkingPickler.dumps(self.problem)))
 
 
-def unpack(targets: list[str], problem: bytes) -> Problem:
+def unwrap(targets: list[str], problem: bytes) -> Problem:
     """The problem, in the worker; the bytes come from the parent through its own pipe, never from a file."""
     for target in targets:
         with suppress(ArnoError):  # a file that is gone by now, and that this problem may not need
@@ -344,7 +345,7 @@ def unpack(targets: list[str], problem: bytes) -> Problem:
     return unpacked
 
 
-def serve(problem: Problem, pipe: Connection, inherited: Sequence[Connection]) -> None:
+def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: Sequence[Connection]) -> None:
     """The worker's side: train what comes until the parent says so, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -352,8 +353,8 @@ def serve(problem: Problem, pipe: Connection, inherited: Sequence[Connection]) -
         other.close()
     torch.set_num_threads(1)
     keep_memory()
-    engine, parent = Serial(problem), os.getppid()
-    slabs: dict[int, Tensor] = {}
+    engine, parent = kernel(problem), os.getppid()
+    slabs: dict[int, Mat] = {}
     windows: dict[int, Tensor] = {}
     while True:
         while not pipe.poll(2.0):
@@ -366,6 +367,7 @@ def serve(problem: Problem, pipe: Connection, inherited: Sequence[Connection]) -
         if message is None:
             return
         if message[0] == "slab":
+            slabs = {number: rows for number, rows in slabs.items() if number in message[3]}
             slabs[message[1]] = message[2]
             continue
         try:
@@ -382,39 +384,33 @@ def serve(problem: Problem, pipe: Connection, inherited: Sequence[Connection]) -
 
 def _train(
     engine: Serial,
-    slabs: dict[int, Tensor],
+    slabs: dict[int, Mat],
     windows: dict[int, Tensor],
-    place: int,
-    fresh: dict[int, Any],
-    rows: list[Any],
-) -> list[tuple[float, float, dict[str, Any]]]:
-    slab, answers = slabs[place], []
-    windows |= {key: torch.from_numpy(index) for key, index in fresh.items()}
-    for job, key, start, drift, given, out in rows:
-        began = perf_counter()
-        window = None if key is None else replace(job.window, index=windows[key])
-        whole = replace(
-            job,
-            start=slab[start],
-            drift=None if drift is None else slab[drift],
-            given={name: slab[at] for name, at in given.items()},
-            window=window,
-        )
-        slab[out], loss, extra = engine.client(whole)
-        answers.append((loss, perf_counter() - began, {name: tensor.numpy() for name, tensor in extra.items()}))
-    return answers
+    number: int,
+    rows: list[int],
+    packed: dict[str, Any],
+    places: dict[str, int],
+    one: bool,
+    forget: bool,
+) -> tuple[Any, Any, list[dict[str, Any]]]:
+    """Train rows of a slab in place: losses, seconds and extras."""
+    if forget:
+        windows.clear()
+    slab, at, work = slabs[number], torch.tensor(rows), unpack(packed, windows)
+    vectors = {name: slab[first + at] for name, first in places.items() if name != "start" or not one}
+    work = replace(
+        work,
+        start=slab[places["start"]].expand(len(rows), -1) if one else vectors["start"],
+        drift=vectors.get("drift"),
+        given={name[6:]: mat for name, mat in vectors.items() if name.startswith("given.")},
+    )
+    _, out = next(iter(engine.train([work])))
+    slab[at] = out.delta
+    extra = [{name: tensor.numpy() for name, tensor in more.items()} for more in out.extra]
+    return out.loss.numpy(), out.seconds.numpy(), extra
 
 
 def _ask(problem: Problem, what: str, arguments: list[Any]) -> Any:
     import numpy as np
 
     return getattr(problem, what)(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments))
-
-
-def portable(error: Exception) -> Exception:
-    """The exception itself where it can cross to another process, else its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")

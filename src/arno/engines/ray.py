@@ -6,7 +6,8 @@ first, few enough at a time that nobody ends late, enough that a message is wort
 at once; the deltas stay on its node until their block's turn. An actor or node that is lost, or a client that takes
 too long, is run again elsewhere: a client's result depends on nothing but its row.
 
-With `reduce=worker` every worker's share of the cohort comes back as one weighted sum.
+With `reduce=worker` every worker's share of the cohort comes back as one weighted sum, and clients of small dense
+networks train together (see `batched`).
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..core.local import Problem
-from ..core.work import Result, SubModel, Vec, Work
+from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
 from . import engines
 from .actors import Actors, Call, Ray
+from .auto import choose
+from .batched import Batched
 from .malloc import keep_memory
-from .processes import portable
+from .parcel import pack, portable, unpack
 from .rows import WorkerTable
 from .serial import Serial
 
@@ -195,7 +197,9 @@ class RayEngine:
                 break
             rows.append(todo.popleft()[1])
             seconds += self._pace * int(block.work.steps[rows[-1]])
-        return Call("train", (_pack(block.work, rows, block.start is not None), block.start), len(rows), (block, rows))
+        return Call(
+            "train", (pack(block.work, rows, shared=block.start is not None), block.start), len(rows), (block, rows)
+        )
 
     def _collect(self, todo: deque[tuple[Block, int]]) -> None:
         """Wait for news; rows that were lost go to the front of the queue."""
@@ -248,7 +252,7 @@ class RayEngine:
             return
         shared, calls = _put(works[0].start[0]), []
         for share in shares(works, self._count):
-            rows = [_pack(works[b], js, True) for b, js in share.items()]
+            rows = [pack(works[b], js, shared=True) for b, js in share.items()]
             calls.append(Call("sum", (rows, shared), sum(map(len, share.values())), share))
         self._map(calls)
         total = works[0].start.new_zeros(works[0].start.shape[1])
@@ -307,7 +311,7 @@ class Trainer:
                 load_target(target)
         # The bytes come from the driver through Ray's own channel, never from a file.
         self.problem: Problem = pickle.loads(problem[0], buffers=problem[1])
-        self.engine = Serial(self.problem)
+        self.engine, self.batched = Serial(self.problem), Batched(self.problem)
 
     def ready(self) -> bool:
         """It is up."""
@@ -324,22 +328,25 @@ class Trainer:
 
     def sum(self, blocks: list[dict[str, Any]], start: Any) -> tuple[Any, Any]:
         """Train rows of several blocks: each one's losses, seconds and norms; then Σ p_k Δ_k over what is finite."""
-        total, columns = torch.zeros(len(start), dtype=self.problem.dtype), []
+        total, columns, d = torch.zeros(len(start), dtype=self.problem.dtype), [], self.problem.layout.d
         try:
             for work in (_unpack(packed, start) for packed in blocks):
-                found = torch.zeros(3, len(work))
-                for j, (job, weight) in enumerate(zip(work.jobs(), work.weight.tolist(), strict=True)):
-                    began = perf_counter()
-                    delta, loss, _ = self.engine.client(job)
-                    fine = bool(torch.isfinite(delta.sum()))
-                    norm = float(delta[: self.problem.layout.d].norm()) if fine else float("nan")
-                    if fine:
-                        total.add_(delta, alpha=weight)
-                    found[:, j] = torch.tensor([loss, perf_counter() - began, norm])
-                columns.append(found.numpy())
+                found = []
+                for rows, out in self._rows(work):
+                    fine = torch.isfinite(out.delta.sum(1))
+                    total += rows.weight[fine] @ out.delta[fine]
+                    norm = out.delta[:, :d].norm(dim=1).where(fine, torch.nan)
+                    found.append(torch.stack([out.loss, out.seconds, norm.to(out.loss.dtype)]))
+                columns.append(torch.cat(found, 1).numpy())
         except Exception as error:
             return portable(error), None
         return columns, total.numpy()
+
+    def _rows(self, work: Work) -> Iterator[tuple[Work, Result]]:
+        """Its rows trained: small dense networks at once, others one by one, so that only one delta is there."""
+        if choose(self.problem, work, 1) == "batched":
+            return self.batched.train([work])
+        return self.engine.train(work.rows(torch.tensor([j])) for j in range(len(work)))
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """What the problem answers."""
@@ -399,33 +406,10 @@ def _put(w: Vec) -> Any:
     return ray.put(w.numpy())
 
 
-def _pack(work: Work, rows: list[int], shared: bool) -> dict[str, Any]:
-    """Some rows of a block as plain arrays; the start that all share travels apart, an index vector once."""
-    part = (replace(work, start=work.start[:, :0]) if shared else work).rows(torch.tensor(rows))
-    packed = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
-    packed["given"] = {name: x.numpy() for name, x in part.given.items()}
-    if part.windows is not None:
-        indices = {id(window.index): window.index.numpy() for window in part.windows}
-        light = [(id(window.index), window.units, window.extract) for window in part.windows]
-        packed["windows"] = (indices, light)
-    return packed
-
-
 def _unpack(packed: dict[str, Any], start: Any) -> Work:
-    """The work again, in the actor."""
-    import numpy as np
-
-    unpacked: dict[str, Any] = {
-        name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in packed.items()
-    }
-    unpacked["given"] = {name: torch.from_numpy(x) for name, x in packed["given"].items()}
-    if packed["windows"] is not None:
-        indices, light = packed["windows"]
-        index = {key: torch.from_numpy(x) for key, x in indices.items()}
-        unpacked["windows"] = tuple(SubModel(index[key], units, extract) for key, units, extract in light)
-    if start is not None:
-        unpacked["start"] = torch.from_numpy(start).expand(len(unpacked["clients"]), -1)
-    return Work(**unpacked)
+    """The work again, in the actor, from the start that all its rows share (if any)."""
+    work = unpack(packed)
+    return work if start is None else replace(work, start=torch.from_numpy(start).expand(len(work), -1))
 
 
 def _count(call: Call, begun: bool, why: str) -> None:

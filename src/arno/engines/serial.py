@@ -30,9 +30,13 @@ def serial(problem: Problem, *, threads: int = 1) -> Serial:
 
 
 class Serial:
-    """Trains rows in order; a learner is made once per network shape and kept."""
+    """Trains rows in order; a learner is made once per network shape and kept.
+
+    together: whether a row's bits depend on those that train with it.
+    """
 
     name = "serial"
+    together = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -49,6 +53,16 @@ class Serial:
                 extra.append(more)
                 seconds.append(perf_counter() - began)
             yield work, Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.probe else ())
+
+    @staticmethod
+    def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
+        """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late."""
+        rows, pieces = work.steps.argsort(descending=True, stable=True), []
+        while len(rows):
+            share = max(1, len(rows) // (4 * workers))
+            pieces.append(rows[:share])
+            rows = rows[share:]
+        return pieces
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
         """Scores of models on a split."""

@@ -1,0 +1,50 @@
+"""Some rows of a block on their way to another process, as plain arrays: they cross every kind of channel cheaply."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.work import SubModel, Work
+
+
+def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
+    """Some rows of a block; the start that all of them share travels apart, an index vector once."""
+    part = (replace(work, start=work.start[:, :0]) if shared else work).rows(torch.tensor(rows))
+    packed = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
+    packed["given"] = {name: x.numpy() for name, x in part.given.items()}
+    if part.windows is not None:
+        indices = {id(window.index): window.index.numpy() for window in part.windows}
+        light = [(id(window.index), window.units, window.extract) for window in part.windows]
+        packed["windows"] = (indices, light)
+    return packed
+
+
+def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) -> Work:
+    """The work again, where it is done; `known`: index vectors that came before, and those that come with it."""
+    import numpy as np
+
+    unpacked: dict[str, Any] = {
+        name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in packed.items()
+    }
+    unpacked["given"] = {name: torch.from_numpy(x) for name, x in packed["given"].items()}
+    if packed["windows"] is not None:
+        indices, light = packed["windows"]
+        known = {} if known is None else known
+        known |= {key: torch.from_numpy(x) for key, x in indices.items()}
+        unpacked["windows"] = tuple(SubModel(known[key], units, extract) for key, units, extract in light)
+    return Work(**unpacked)
+
+
+def portable(error: Exception) -> Exception:
+    """The exception itself where it can cross to another process, else its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
