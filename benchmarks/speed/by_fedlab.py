@@ -9,7 +9,7 @@ import types
 from itertools import pairwise
 
 import torch
-from common import Memory, Task, clock, network, report
+from common import Memory, Task, clock, report
 
 for name in ("torchvision", "torchvision.transforms", "torchvision.datasets", "torchvision.models"):
     sys.modules.setdefault(name, types.ModuleType(name))  # FedLab imports it; nothing here uses it
@@ -40,7 +40,7 @@ class Silent(list):
 basic_client.tqdm = scaffold.tqdm = Silent
 Trainer = scaffold.ScaffoldSerialClientTrainer if controlled else basic_client.SGDSerialClientTrainer
 Handler = scaffold.ScaffoldServerHandler if controlled else SyncServerHandler
-trainer, handler = Trainer(network(task.name), n), Handler(network(task.name), rounds, m / n)
+trainer, handler = Trainer(task.network(), n), Handler(task.network(), rounds, m / n)
 trainer.setup_dataset(Held())
 trainer.setup_optim(1, task.batch_size, task.lr)
 handler.num_clients = n

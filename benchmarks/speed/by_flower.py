@@ -58,7 +58,7 @@ class Timed(FedAvg):
 def main(grid: Grid, context: Context) -> None:
     n, m = len(task.parts), len(task.cohorts[0])
     strategy = Timed(fraction_train=m / n, fraction_evaluate=0.0, min_train_nodes=m, min_available_nodes=n)
-    start = ArrayRecord(network(task.name).state_dict())
+    start = ArrayRecord(task.network().state_dict())
     result = strategy.start(
         grid=grid, initial_arrays=start, train_config=ConfigRecord({"folder": folder}), num_rounds=rounds
     )

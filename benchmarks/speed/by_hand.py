@@ -7,14 +7,14 @@ import copy
 import sys
 
 import torch
-from common import Memory, Task, clock, network, report
+from common import Memory, Task, clock, report
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 folder, rounds, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(threads)
 memory, task = Memory(), Task(folder)
-data, model, seconds = TensorDataset(task.x, task.y), network(task.name), []
+data, model, seconds = TensorDataset(task.x, task.y), task.network(), []
 for t in range(rounds):
     began = clock()
     states, sizes = [], []

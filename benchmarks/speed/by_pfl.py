@@ -8,7 +8,7 @@ import sys
 from itertools import pairwise
 
 import torch
-from common import Memory, Task, clock, network, report
+from common import Memory, Task, clock, report
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -41,7 +41,7 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-net = network(task.name)
+net = task.network()
 net.loss = lambda x, y: F.cross_entropy(net(x), y)
 net.metrics = lambda x, y: {}
 federated = FederatedDataset(data_of, lambda: next(queue))

@@ -53,8 +53,23 @@ def five_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
     return network("W3")
 
 
+def settings(folder: Path) -> list[str]:
+    """The work of a folder in Arno's words."""
+    name, clients = folder.name, len(json.loads((folder / "clients.json").read_text()))
+    model = {"W1": "lenet5", "W2": "softmax", "W4": "mlp"}.get(name, "custom")
+    words = [
+        "data=npz", f"data.path={folder / 'data.npz'}", "data.val=0", f"clients={clients}",
+        "partition=file", f"partition.path={folder / 'clients.json'}",
+        "select=schedule", f"select.path={folder / 'cohorts.json'}",
+        f"model={model}", f"local.batch_size={BATCH[name]}", f"local.lr={LR}",
+    ]  # fmt: skip
+    if name == "W3":
+        words.append(f"model.target={Path(__file__).resolve()}:five_layers")
+    return words + ["model.hidden=[128]"] * (name == "W4")
+
+
 class Task:
-    """The folder that `prepare.py` wrote: normalised samples, who holds which, and the cohort of every round."""
+    """The folder that `prepare.py` wrote: normalised samples, who holds which, the first model, and all cohorts."""
 
     def __init__(self, folder: str) -> None:
         self.path = Path(folder)
@@ -63,6 +78,13 @@ class Task:
         self.x, self.y = (torch.from_numpy(np.load(self.path / f"{part}.npy")) for part in ("x", "y"))
         self.parts = json.loads((self.path / "clients.json").read_text())
         self.cohorts = json.loads((self.path / "cohorts.json").read_text())
+
+    def network(self) -> nn.Module:
+        """The model before the first round, the same for every contender."""
+        model = network(self.name)
+        start = torch.from_numpy(np.load(self.path / "start.npy"))
+        nn.utils.vector_to_parameters(start, model.parameters())
+        return model
 
     def accuracy(self, model: nn.Module) -> float:
         """On the test data."""

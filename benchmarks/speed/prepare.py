@@ -1,4 +1,4 @@
-"""Write a workload's folder: the same data, clients and cohorts for every contender."""
+"""Write a workload's folder: the same data, clients, cohorts and first model for every contender."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import BATCH
+from common import BATCH, settings
 
 from arno.core.seeds import numpy_stream
 from arno.data import partitions
 from arno.data.arrays import from_arrays
 from arno.data.dataset import Dataset, datasets
+from arno.experiment import build
+from arno.experiment.config import compose, plain
 
 #: Data, training samples, partition, clients, clients a round.
 WORK = {
@@ -43,6 +45,8 @@ def prepare(name: str, base: Path, sources: dict[str, str]) -> Path:
         array = numbers.transform().normalise(tensor) if part.startswith("x") else tensor
         np.save(folder / f"{part}.npy", array.numpy())
     assert name in BATCH
+    first = build.classification(plain(compose(settings(folder)))).init(0)
+    np.save(folder / "start.npy", first.numpy())
     return folder
 
 

@@ -1,7 +1,7 @@
 """Arno, a hand-written loop and the peers on the same work, side by side.
 
-    python benchmarks/speed/run.py [W1 W2 W3 W4 W5a W5b] [--repeats 5] [--peers DIR] [--data NAME=FOLDER ...]
-                                   [--out docs/results/speed.json]
+    python benchmarks/speed/run.py [W1 W2 W3 W4 W5a W5b] [--repeats 5] [--peers DIR] [--only NAME ...]
+                                   [--data NAME=FOLDER ...] [--out docs/results/speed.json]
 
 | | model | clients | a round |
 | --- | --- | --- | --- |
@@ -15,8 +15,10 @@
 Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
 the median over its rounds after the first; the table shows the median of that over the repeats and its range, the peak
 memory of the process tree (proportional set size) and the accuracy of the final model: the same work was done. All of
-them get the same environment variables. `--peers` is where `make bench-peers` put the peers' environments; without it
-only Arno and the hand-written loop run. `--data fashion_mnist=FOLDER` takes real data in place of made-up images.
+them start from the same model and get the same environment variables. `--peers` is where `make bench-peers` put the
+peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone; on W1 and
+W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of made-up
+images.
 """
 
 from __future__ import annotations
@@ -52,12 +54,15 @@ class Contender:
     threads: int = 1
 
 
-def contenders(method: str, peers: Path | None, cores: int) -> list[Contender]:
+def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[Contender]:
     """Who takes part in a workload."""
     python, found = sys.executable, []
     found.append(Contender("Arno", (python, "by_arno.py", "FOLDER", "ROUNDS", f"method={method}")))
-    if method == "fedavg" and find_spec("ray"):
-        found.append(Contender("Arno on Ray", (python, "by_arno.py", "FOLDER", "ROUNDS", "engine=ray")))
+    if name in ("W1", "W2") and find_spec("ray"):
+        ray = (python, "by_arno.py", "FOLDER", "ROUNDS", "engine=ray")
+        found.append(Contender("Arno on Ray", ray))
+        found.append(Contender("Arno on Ray, workers add up", (*ray, "engine.reduce=worker")))
+        found.append(Contender("Arno, processes", (*ray[:-1], "engine=processes")))
     if method == "fedavg":
         for threads in sorted({1, cores}):
             name = f"by hand, {threads} thread{'s' * (threads > 1)}"
@@ -97,10 +102,12 @@ def gemm_peak(threads: int) -> float:
     return best
 
 
-def measure(name: str, folder: Path, method: str, repeats: int, peers: Path | None) -> dict[str, object]:
-    """All contenders of one workload."""
+def measure(
+    name: str, folder: Path, method: str, repeats: int, peers: Path | None, only: list[str] | None
+) -> dict[str, object]:
+    """All contenders of one workload, or `only` some."""
     base, cores = folder.name, os.cpu_count() or 1
-    taking_part = contenders(method, peers, cores)
+    taking_part = [c for c in contenders(name, method, peers, cores) if only is None or c.name in only]
     found: dict[str, list[dict[str, float]]] = {c.name: [] for c in taking_part}
     peaks = []
     for repeat in range(repeats):
@@ -162,6 +169,7 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", metavar="W")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", type=Path)
+    parser.add_argument("--only", nargs="*", metavar="CONTENDER")
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--out", type=Path, help="add the measurements to this JSON file and draw them beside it")
     options = parser.parse_args()
@@ -174,7 +182,7 @@ def main() -> None:
         for name in options.workloads or [*ROUNDS, *VARIANTS]:
             work, method = VARIANTS.get(name, (name, "fedavg"))
             folder = prepare(work, Path(base), sources)
-            results[name] = measure(name, folder, method, options.repeats, peers)
+            results[name] = measure(name, folder, method, options.repeats, peers, options.only)
             print(f"\n{table(name, results[name])}\n", flush=True)
             if options.out:
                 options.out.write_text(json.dumps(results, indent=1) + "\n")
