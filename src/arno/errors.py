@@ -14,7 +14,15 @@ class ArnoError(Exception):
     """
 
     def __init__(self, value: str, rule: str, remedy: str = "") -> None:
-        super().__init__(f"{value}: {rule}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(value, rule, remedy)
+
+    def __str__(self) -> str:
+        value, rule, remedy = self.args
+        return f"{value}: {rule}" + (f"; {remedy}" if remedy else "")
+
+
+class Diverged(ArnoError):
+    """The numbers of a run are not finite: a result, where other errors are none."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:

@@ -169,6 +169,17 @@ def test_a_diverged_cell_is_reported_and_in_no_mean(arno, here, monkeypatch):
     assert difference["difference"] == Comparison.open("even").differences()["difference"][0]
 
 
+def test_an_error_that_only_speaks_of_diverging_is_a_failure(arno, here):
+    Path("mine.py").write_text(
+        "from arno.errors import ArnoError, Diverged\n"
+        "def factory(*, word='ArnoError'):\n    raise globals()[word]('it', 'diverged in round 3')\n"
+    )
+    words = ("method=custom", "custom.target=mine.py:factory", "custom.word=ArnoError,Diverged", *GRID[2:], "out=grid")
+    said = arno("compare", *words).out
+    assert "failed: custom word=ArnoError" in said
+    assert "diverged: custom word=Diverged" in said
+
+
 def test_one_seed_says_so(arno, here):
     said = arno("compare", *GRID, "out=grid")
     assert said.status == 0

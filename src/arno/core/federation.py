@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import ArnoError
+from ..errors import ArnoError, Diverged
 from .local import Problem
 from .part import Ids, Part
 from .table import ClientTable, refuse_if_too_large
@@ -233,7 +233,7 @@ class Federation:
             return work, out
         names = ", ".join(str(int(k)) for k in work.clients[~fine.cpu()])
         if self.on_divergence == "stop":
-            raise ArnoError(
+            raise Diverged(
                 f"client {names} diverged in round {work.round + 1}",
                 "its update holds NaN or Inf",
                 "lower local.lr, set local.clip, or use on_divergence=drop",

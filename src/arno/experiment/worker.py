@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import traceback
 from pathlib import Path
@@ -15,7 +14,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, TextIO
 
-from ..errors import ArnoError
+from ..errors import ArnoError, Diverged
 from .comparison import FAILURE
 from .progress import Progress, Quiet
 
@@ -43,7 +42,7 @@ def run_cell(config: dict[str, Any], progress: Progress) -> Outcome:
     except (Interrupted, KeyboardInterrupt):
         return Outcome("interrupted", interrupted=True)
     except ArnoError as error:
-        outcome = Outcome(str(error), re.search(r"\bdiverged in round\b", str(error)) is not None)
+        outcome = Outcome(str(error), isinstance(error, Diverged))
     except Exception as error:  # a user's own method may fail in any way; the other cells go on
         path.mkdir(parents=True, exist_ok=True)
         with (path / "log.txt").open("a") as log:
