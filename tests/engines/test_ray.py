@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -358,6 +359,33 @@ def test_a_comparison_spreads_its_cells(engine, adding, tmp_path):
             cell = RunResult(tmp_path / "all" / f"method={method}+seed={seed}")
             assert cell.folder.manifest()["status"] == "done"
             assert torch.equal(cell.final, alone.final)
+
+
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+settings = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": int(sys.argv[1])}
+nodes = Cluster(initialize_head=True, head_node_args=settings)
+print("up", flush=True)
+sys.stdin.read()
+nodes.shutdown()
+"""
+
+
+def test_a_client_from_outside_reaches_the_cluster(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["clients=5", "rounds=2", "data.limit=200", "model.hidden=[8]"]
+    where = ["engine=ray", f"engine.address=ray://127.0.0.1:{port}", f"out={tmp_path / 'r'}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", HEAD, str(port)], text=True, **pipes) as head:
+        assert any(line == "up\n" for line in head.stdout)
+        command = [sys.executable, "-m", "arno", "run", *words, *where]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        head.stdin.close()
+    assert ended.returncode == 0, ended.stderr
+    alone = arno.run("engine=serial", *words, out=str(tmp_path / "alone"))
+    assert torch.equal(RunResult(tmp_path / "r").final, alone.final)
 
 
 def test_a_cell_that_cannot_reach_its_folder_is_sent_back(tmp_path):

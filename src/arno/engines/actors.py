@@ -33,6 +33,8 @@ class Ray:
     def __init__(self, address: str | None, cpus: int = 0) -> None:
         for name, value in (QUIET if address else QUIET | LEAN).items():
             os.environ.setdefault(name, value)
+        if (address or "").startswith("ray://") and _has_token():  # clusters ask for it; Ray's client does not offer it
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             import ray
         except ImportError:
@@ -104,6 +106,12 @@ class Ray:
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 #: A local Ray whose metrics nobody reads does not collect them: its cores are the workers'.
 LEAN = {"RAY_enable_metrics_collection": "0", "RAY_task_events_report_interval_ms": "0", "RAY_event_stats": "0"}
+
+
+def _has_token() -> bool:
+    """Whether Ray's token is where Ray looks for it."""
+    told = bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys())
+    return told or Path("~/.ray/auth_token").expanduser().exists()
 
 
 def _empty(folder: str, names: list[str]) -> list[str]:
