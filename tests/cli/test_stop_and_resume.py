@@ -170,6 +170,15 @@ def test_only_what_does_not_matter_may_change(arno, small):
     assert arno("resume", "run", "rounds=5", "eval.every=2", "checkpoint.keep=1").status == 0
 
 
+def test_fewer_rounds_than_are_done_are_refused(arno, small):
+    run = arno("run", *small, "out=run").folder
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    error = arno("resume", "run", "rounds=3").error
+    assert "rounds = 3: 4 rounds are done, and none is undone; try rounds=14" in error
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert arno("resume", "run", "rounds=4").status == 0
+
+
 def test_changed_data_are_refused(arno, small):
     import numpy as np
 

@@ -160,6 +160,9 @@ def resume(
     odd = configs.differences(loaded.config, config)
     if odd:
         raise _other_config(odd)
+    if config["rounds"] < loaded.round:
+        done = f"{loaded.round} rounds are done, and none is undone"
+        raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
     return execute(config, progress or Quiet(), parts, folder, loaded, pictures)
 
 
