@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -76,6 +77,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise it; `main` prints it."""
         raise ArnoError(self.prog, message, f"see {self.prog} --help")
+
+    def settings(self, arguments: list[str]) -> argparse.Namespace:
+        """Options and settings in any order; whoever writes a setting as an option is told how it is written."""
+        options, extra = self.parse_known_intermixed_args(arguments)
+        if extra:
+            key, _, value = extra[0].lstrip("-").partition("=")
+            after = arguments[arguments.index(extra[0]) + 1 :]
+            value = value or next((word for word in after[:1] if not word.startswith("-") and "=" not in word), "…")
+            hint = f"a setting is written {key}={value}; see {self.prog} --help"
+            raise ArnoError(f"{self.prog} {extra[0]}", "there is no such option", hint)
+        return options
 
 
 QUADRATIC = """\
@@ -185,19 +197,36 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
     parser.add_argument("--stages", metavar="A,B", help="run these files in turn, each from the last one's model")
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.settings(arguments)
     if options.stages is not None:
         return _stages(options.stages.split(","), options)
 
     from .experiment import config as configs
 
     base = None if options.config is None else configs.read(options.config) | {"out": None}
-    config = configs.plain(configs.compose(options.overrides, base))
+    try:
+        config = configs.plain(configs.compose(options.overrides, base))
 
-    from .experiment.progress import choose
-    from .experiment.run import execute
+        from .experiment.progress import choose
+        from .experiment.run import execute
 
-    return _finish(lambda: execute(config, choose(options.quiet)), options.quiet)
+        return _finish(lambda: execute(config, choose(options.quiet)), options.quiet)
+    except ArnoError as error:
+        if base is None:
+            _refuse_several(options.overrides, error)
+        raise
+
+
+def _refuse_several(words: Sequence[str], error: ArnoError) -> None:
+    """Where the value that an error complains of is several ones, say what makes a grid."""
+    from .experiment.grid import values
+
+    for word in words:
+        value = word.partition("=")[2]
+        if value in str(error) and len(list(values(value))) > 1:
+            same = shlex.join(["arno", "compare", *words])
+            rule = "a run takes one value of each setting"
+            raise ArnoError(word, rule, f"for a run of each: {same}") from error
 
 
 def _stages(files: list[str], options: argparse.Namespace) -> int:
@@ -216,7 +245,7 @@ def resume(arguments: list[str]) -> int:
     parser.add_argument("--previous", action="store_true", help="from the checkpoint before the last one")
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
     parser.usage = "arno resume RUN [key=value ...] [options]"
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.settings(arguments)
     if not options.overrides:
         parser.error("give the run's folder")
     path, *overrides = options.overrides
@@ -277,7 +306,7 @@ def compare(arguments: list[str]) -> int:
     parser = _parser("compare", COMPARE, COMPARE_EXAMPLES)
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
     parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.settings(arguments)
 
     from .experiment.compare import command
 
@@ -335,7 +364,7 @@ def data(arguments: list[str]) -> int:
         "data", "`arno data` lists the data sets; `arno data show data=… partition=…` describes a partition."
     )
     parser.add_argument("--out", type=Path, default=Path("partition.png"), help="the picture (default: partition.png)")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.settings(arguments)
 
     from .report.listing import show_data, show_partition
 
@@ -379,7 +408,7 @@ def quadratic(arguments: list[str]) -> int:
     """simulate client selection on quadratics, 15,000 rounds in a moment"""
     parser = _parser("quadratic", QUADRATIC)
     parser.add_argument("--quiet", action="store_true", help="print only the folder")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.settings(arguments)
 
     from .experiment.study import run as study
 

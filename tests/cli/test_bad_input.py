@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,27 @@ def test_one_line_that_says_value_rule_and_remedy(settings, value, rule, remedy,
     error = arno("run", *words).error
     assert error.index(value) < error.rindex(rule) < error.rindex(remedy), error
     assert not [p for p in tmp_path.iterdir() if not p.name.startswith(".")], "nothing was left behind"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seed=0..2",),
+        ("method=fedavg,fedprox", "fedprox.mu=1"),
+        ("rounds=2", "local.lr=0.1,0.01"),
+        ("partition.alpha=0.1,1", "out=it"),
+        ("model.hidden=[8, 8],[16]",),
+    ],
+)
+def test_several_values_are_for_arno_compare(words, arno, tmp_path):
+    error = arno("run", *words).error
+    assert "a run takes one value of each setting" in error
+    assert error.endswith(f"for a run of each: {shlex.join(['arno', 'compare', *words])}")
+    assert not [p for p in tmp_path.iterdir() if not p.name.startswith(".")], "nothing was left behind"
+
+
+def test_another_error_beside_a_comma_is_told_as_it_is(arno):
+    assert "rounds = 0: it must be at least 1" in arno("run", "rounds=0", "out=a,b").error
 
 
 def test_an_unwritable_output_folder(arno, small):
@@ -171,7 +193,11 @@ def test_a_config_file_that_is_none(arno):
 
 
 def test_an_option_that_does_not_exist(arno):
-    assert "--fast" in arno("run", "--fast").error
+    assert "arno run --fast: there is no such option; a setting is written fast=…" in arno("run", "--fast").error
+    for words in (("--rounds", "3"), ("--rounds=3",), ("seed=1", "--rounds", "3", "clients=5")):
+        for command in ("run", "compare"):
+            assert "there is no such option; a setting is written rounds=3; see" in arno(command, *words).error
+    assert "a setting is written quick=…" in arno("run", "--quick", "rounds=3").error
     assert "--jobs" in arno("compare", "--jobs", "many").error
     assert "--jobs 0" in arno("compare", "seed=0..1", "--jobs", "0").error
 
