@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -178,6 +179,25 @@ def test_an_error_that_only_speaks_of_diverging_is_a_failure(arno, here):
     said = arno("compare", *words).out
     assert "failed: custom word=ArnoError" in said
     assert "diverged: custom word=Diverged" in said
+
+
+def test_a_comparison_is_not_resumed_as_a_run(arno, here):
+    words = ("method=fedavg", *GRID[2:], "local.lr=choice(0.1, 0.2)", "target=0.5")
+    arno("compare", *words, "out=grid")
+    error = arno("resume", "grid").error
+    assert "grid: is no run but a comparison; the same command goes on with it: arno compare method=fedavg" in error
+    again = shlex.split(error.partition("with it: arno ")[2])
+    assert ran(arno(*again).out) == [], "it is the same command"
+    assert Comparison.open("grid").record["target"] == 0.5
+
+
+def test_the_record_holds_the_command_as_it_was_given(arno, here, monkeypatch):
+    def spread(words, jobs):
+        return ["engine=serial", *(word for word in words if word != "engine=ray")], 1, None
+
+    monkeypatch.setattr("arno.experiment.cluster.spread", spread)
+    arno("compare", *GRID, "engine=ray", "out=grid")
+    assert " engine=ray " in Comparison.open("grid").record["command"]
 
 
 def test_one_seed_says_so(arno, here):

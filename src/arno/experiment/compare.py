@@ -111,6 +111,7 @@ def study(
     """Run the cells that are missing and read all of them; KeyboardInterrupt if it was stopped, after saving."""
     if jobs is not None and jobs < 1:
         raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
+    given = words
     if {"engine=ray", "engine.kind=ray"} & set(words):
         from .cluster import spread
 
@@ -121,7 +122,7 @@ def study(
     began = perf_counter()
     with alone_in(out):
         todo = [i for i, config in enumerate(resolved) if not over(config, retry)]
-        record = _record(out, grid, resolved, own, words)
+        record = _record(out, grid, resolved, own, given)
         with display([grid[i].title for i in todo], len(grid), console) as watcher:
             run = runner or local(out / "log.txt")
             whole = run([resolved[i] for i in todo], jobs or places(resolved[0]), watcher) if todo else True

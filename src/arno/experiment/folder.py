@@ -58,6 +58,9 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The folder of an earlier run."""
         if not (path / "config.yaml").is_file():
+            with suppress(OSError, ValueError, KeyError):
+                same = json.loads((path / "compare.json").read_text())["command"]
+                raise ArnoError(f"{path}", "is no run but a comparison", f"the same command goes on with it: {same}")
             raise ArnoError(
                 f"{path}", "is no run: it holds no config.yaml", "give the folder that arno run printed last"
             )
