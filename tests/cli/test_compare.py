@@ -305,6 +305,30 @@ def test_a_metric_that_nobody_recorded(arno, here):
     assert "test_accuracy" in error
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("method=fedavg fedprox.mu=0.1", "fedprox is not among the methods compared; write method=fedavg,fedprox"),
+        ("fedprox.mu=0.1", "fedprox is not among the methods compared; write method=fedavg,fedprox"),
+        ("method=fedavg,fedprox fedpox.mu=1", "'fedpox.mu': no method is called so; did you mean fedprox.mu?"),
+        ("method=fedavg,fedprox fedprox.nu=1", "'fedprox.nu': its own settings are mu; did you mean fedprox.mu?"),
+        ("method=fedavg,fedprox fedavg.mu=1", "fedavg has no settings of its own; see arno methods fedavg"),
+        ("method=fedavg fedavg.particpation=1", "did you mean fedavg.participation?"),
+        ("method=fedavg,fedprox fedprox.local.lrr=1", "did you mean 'local.lr'?"),
+        ("method=fedavg locl.lr=1", "did you mean 'local.lr'?"),
+        ("method=fedavg custom.target=it.py:f", "custom is not among the methods compared"),
+    ],
+)
+def test_a_setting_of_a_method_that_is_not_there_or_has_it_not(words, message, arno):
+    assert message in arno("compare", *words.split(), "out=grid").error
+    assert not Path("grid").exists()
+
+
+def test_parts_of_a_composed_method_keep_their_settings():
+    (cell,) = cells(["method=compose", "compose.parts=[proximal]", "compose.proximal.mu=1"])
+    assert configs.plain(configs.compose(cell.overrides))["method"]["proximal"]["mu"] == 1
+
+
 def test_from_python(here):
     found = package.compare(method=["fedavg", "fedprox"], seed=range(2), clients=5, rounds=2, model="softmax", out="a")
     assert list(found.groups) == ["fedavg", "fedprox"]

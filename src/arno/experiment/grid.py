@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import product
 
@@ -61,6 +62,8 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
             configs.parse(f"{key}{equals}{each}")
         given.append((key, several))
     compared = {method for key, several in given if key == "method" for method in several}
+    for key, _ in given:
+        _refuse(key.lstrip("+"), compared)
     shared = [(key, several) for key, several in given if key.split(".")[0] not in compared]
     varying = [key for key, several in shared if len(several) > 1 and key != "seed"]
     subject = "method" if len(compared) > 1 else next(iter(varying), "method")
@@ -81,6 +84,31 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
             text = " ".join([*name, *told]) or str(configs.Config.method)
             found[Cell(text, " ".join(setting), chosen.get("seed", ""), " ".join(varied), tuple(words))] = None
     return list(found)
+
+
+def _refuse(key: str, compared: set[str]) -> None:
+    """Settings written after the name of a method that is not compared, or that the method does not have."""
+    method, dot, rest = key.partition(".")
+    if not dot or method in GENERAL:
+        return
+    head, registry = rest.split(".")[0], configs.registry("method")
+    if method not in compared:
+        near = get_close_matches(method, [*registry.names(), "custom"], 1, 0.7)
+        if near and near[0] != method:
+            raise ArnoError(f"unknown key {key!r}", "no method is called so", f"did you mean {near[0]}.{rest}?")
+        if near:
+            all_of_them = ",".join(dict.fromkeys([*(sorted(compared) or [str(configs.Config.method)]), method]))
+            rule = f"{method} is not among the methods compared"
+            raise ArnoError(f"key {key!r}", rule, f"write method={all_of_them}")
+    if head in GENERAL or method not in registry.names():
+        return
+    inner = registry.info(method).get("nested")
+    own = [*registry.settings(method), *(inner.names() if inner else ())]
+    if head not in own:
+        rule = f"its own settings are {', '.join(own)}" if own else f"{method} has no settings of its own"
+        near = get_close_matches(head, [*own, *GENERAL], 1, 0.5)
+        remedy = f"did you mean {method}.{near[0]}?" if near else f"see arno methods {method}"
+        raise ArnoError(f"unknown key {key!r}", rule, remedy)
 
 
 def _general(key: str, method: str | None) -> bool:
