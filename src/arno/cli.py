@@ -322,13 +322,12 @@ def report(arguments: list[str]) -> int:
     parser.add_argument("--pdf", action="store_true", help="the same as PDF")
     options = parser.parse_args(arguments)
 
-    from .experiment.comparison import Comparison
+    from .experiment.comparison import Comparison, runs_in
     from .report.figures import write_figures
     from .report.html import write_report
 
-    cells = [cell for run in options.runs for cell in _cells(run)]
     one = options.runs[0] if len(options.runs) == 1 else None
-    found = Comparison.open(one) if one is not None and cells != [one] else Comparison.of(cells)
+    found = Comparison.of([one] if one else [cell for run in options.runs for cell in runs_in(run)])
     path = options.out or (one or Path()) / "report.html"
     write_report(found, path)
     kinds = [kind for kind in ("png", "pdf") if getattr(options, kind)]
@@ -336,11 +335,6 @@ def report(arguments: list[str]) -> int:
         print(f"figures: {write_figures(found, path.parent / 'figures', kinds)}")
     print(path)
     return 0
-
-
-def _cells(path: Path) -> list[Path]:
-    """A run, or the runs in a folder."""
-    return [path] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml")) or [path]
 
 
 def methods(arguments: list[str]) -> int:

@@ -297,11 +297,33 @@ def test_the_command_writes_beside_the_runs_or_where_it_is_told(runs, tmp_path, 
         (Path("grid") / f"cell{i}").symlink_to(run)
     assert arno("grid")[1] == ["grid/report.html"]
     assert arno("grid/cell0", "grid/cell2", "--out", "some/where.html")[1] == ["some/where.html"]
-    status, _, error = arno("nothing")
-    assert status == 2
-    assert error.count("\n") == 1
-    assert "nothing" in error
+    assert arno("nothing")[0] == 2
     assert arno("grid", "--out", "report.html/x.html")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "it: holds no runs; give the folder that arno run or arno compare printed last"),
+        ({"config.yaml": "a: 1"}, "it: is no run: its config.yaml names no method; give the folder"),
+        ({"sub/config.yaml": "a: 1"}, "it: holds no runs"),
+        ({"sub/config.yaml": "a: 1", "sub/manifest.json": "{}"}, "sub: is no run"),
+        ({"sub/manifest.json": "{}", "compare.json": "{}"}, "it: holds no runs"),
+    ],
+)
+def test_a_folder_without_runs_is_refused(files, message, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("it").mkdir()
+    for name, text in files.items():
+        Path("it", name).parent.mkdir(exist_ok=True)
+        Path("it", name).write_text(text)
+    for words in (["it"], ["it", str(runs[0])]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["report", *words])
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert message in error
+    assert not list(tmp_path.rglob("*.html"))
 
 
 def test_figures_for_a_paper(runs, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: The record of a comparison in its folder, and of a cell that failed in the cell's.
 RECORD, FAILURE = "compare.json", "failure.json"
+REMEDY = "give the folder that arno run or arno compare printed last"
 #: Settings that do not make another group.
 APART = ("seed", "out", "engine", "checkpoint", "track", "state")
 
@@ -83,13 +84,11 @@ class Comparison:
         path = Path(path)
         try:
             record = json.loads((path / RECORD).read_text())
-        except (OSError, ValueError):
-            folders = sorted(p.parent for p in path.glob("*/manifest.json"))
-            if not folders:
-                raise ArnoError(f"{path}", "holds no runs", "give the folder that arno compare printed last") from None
-            return cls.of(folders)
+            cells = record["cells"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return cls.of(runs_in(path))
         members: dict[tuple[str, str], Group] = {}
-        for cell in record["cells"]:
+        for cell in cells:
             group = members.setdefault((cell["name"], cell["setting"]), Group(cell["name"], cell["setting"]))
             _add(group, path / cell["folder"], cell["seed"], only_done=True)
         return cls(list(members.values()), path, record)
@@ -103,6 +102,9 @@ class Comparison:
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
         flat = [dict(configs._flat(RunResult(path).config)) for path in folders]
+        for path, config in zip(folders, flat, strict=True):
+            if "method.kind" not in config:
+                raise ArnoError(f"{path}", "is no run: its config.yaml names no method", REMEDY)
         members: dict[tuple[str, str], Group] = {}
         for path, config, (name, setting) in zip(folders, flat, _names(flat), strict=True):
             group = members.setdefault((name, setting), Group(name, setting))
@@ -256,6 +258,16 @@ class Comparison:
 
     def _within(self, place: str) -> list[Group]:
         return [group for group in self.members if group.setting == place]
+
+
+def runs_in(path: Path) -> list[Path]:
+    """A run, or the runs in a folder."""
+    if (path / "config.yaml").exists():
+        return [path]
+    found = sorted(p.parent for p in path.glob("*/manifest.json") if (p.parent / "config.yaml").exists())
+    if not found:
+        raise ArnoError(f"{path}", "holds no runs", REMEDY)
+    return found
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
