@@ -41,18 +41,32 @@ class Group:
     """The runs that differ only in their seed.
 
     name: what is compared, mostly the method. setting: where it is compared, empty if there is only one.
-    runs, lost: by seed.
+    runs, lost: by seed. partial: runs of a comparison that are not over, drawn and never counted.
     """
 
     name: str
     setting: str = ""
     runs: dict[int, RunResult] = field(default_factory=dict)
     lost: dict[int, Lost] = field(default_factory=dict)
+    partial: dict[int, RunResult] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """Name and setting."""
         return f"{self.name} {self.setting}".strip()
+
+    @property
+    def begun(self) -> list[RunResult]:
+        """Its runs, over or not, those that are over first."""
+        return [*self.runs.values(), *self.partial.values()]
+
+    def part_way(self) -> list[Group]:
+        """Its runs that are not over, each alone, with how far it is in its name."""
+        told = {seed: f"{run.history.index[-1]} of {run.config['rounds']} rounds" for seed, run in self.partial.items()}
+        return [
+            Group(f"{self.name}, seed {seed}: {told[seed]}", self.setting, {seed: run})
+            for seed, run in self.partial.items()
+        ]
 
 
 class Settings(NamedTuple):
@@ -80,7 +94,7 @@ class Comparison:
 
     @classmethod
     def open(cls, path: Path | str) -> Comparison:
-        """The finished cells in the folder of `arno compare`, in the order of its grid."""
+        """The cells in the folder of `arno compare`, in the order of its grid; only finished ones count."""
         path = Path(path)
         try:
             record = json.loads((path / RECORD).read_text())
@@ -91,6 +105,9 @@ class Comparison:
         for cell in cells:
             group = members.setdefault((cell["name"], cell["setting"]), Group(cell["name"], cell["setting"]))
             _add(group, path / cell["folder"], cell["seed"], only_done=True)
+        if not any(group.begun or group.lost for group in members.values()):
+            rule = "none of its runs has ended a round yet"
+            raise ArnoError(f"{path}", rule, f"go on with: {record.get('command', 'arno compare …')}")
         return cls(list(members.values()), path, record)
 
     @classmethod
@@ -122,7 +139,7 @@ class Comparison:
     @property
     def seeds(self) -> list[int]:
         """Every seed of some run."""
-        return sorted({seed for group in self.members for seed in (*group.runs, *group.lost)})
+        return sorted({seed for group in self.members for seed in (*group.runs, *group.lost, *group.partial)})
 
     @property
     def places(self) -> list[str]:
@@ -140,11 +157,7 @@ class Comparison:
     @cached_property
     def settings(self) -> Settings:
         """The runs' settings, flat."""
-        flat = {
-            group.label: dict(configs._flat(next(iter(group.runs.values())).config))
-            for group in self.members
-            if group.runs
-        }
+        flat = {group.label: dict(configs._flat(group.begun[0].config)) for group in self.members if group.begun}
         keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
         same = [key for key in keys if len({_shown(config, key) for config in flat.values()}) == 1]
         first = next(iter(flat.values()), {})
@@ -158,7 +171,8 @@ class Comparison:
         """The score that is compared unless another is asked for."""
         if self.record.get("metric"):
             return str(self.record["metric"])
-        last = next((record.last for _, record in self._records()), {})
+        partial = (Record(_lines(run), 0) for group in self.members for run in group.partial.values())
+        last = next((record.last for record in (*(r for _, r in self._records()), *partial)), {})
         return next((name for name in METRICS if name in last), "train_loss")
 
     def scores(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
@@ -271,7 +285,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
-    """Put a run, or the reason why there is none, into its group; one that goes on still may be neither."""
+    """Put a run, or the reason why there is none, into its group; one that has ended no round is neither."""
     lost = failure(path)
     if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
         from .run import RunResult
@@ -283,8 +297,8 @@ def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
             lost = Lost(f"{odd} is not finite after round {lines[-1]['round']}", True)
         elif status == "failed":
             lost = Lost(f"failed after round {lines[-1]['round'] if lines else 0} (see {path / 'log.txt'})", False)
-        elif lines and (status == "done" or not only_done):
-            group.runs[seed] = run
+        elif lines:
+            (group.partial if only_done and status != "done" else group.runs)[seed] = run
     if lost is not None:
         group.lost[seed] = lost
 

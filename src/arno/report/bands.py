@@ -29,10 +29,14 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
         rows = [row for row in table.to_dict("records") if row["setting"] == place]
         for row in rows:
             _curve(left, comparison, row["label"], metric, colours[row["name"]])
+        for group in (group for group in comparison.members if group.setting == place):
+            for one, run in zip(group.part_way(), group.partial.values(), strict=True):
+                if metric in run.history:
+                    left.plot(run.history[metric].dropna(), color=colours[group.name], lw=1, ls=":", label=one.name)
         _finals(right, comparison, rows, metric, colours)
         left.set(xlabel="round", ylabel=label, title=place)
         right.set(xlabel=f"final {label}")
-        if metric in LESS and all(row["final"] > 0 for row in rows):
+        if metric in LESS and all(row.get("final", 0) > 0 for row in rows):
             left.set_yscale("log")
             right.set_xscale("log")
     for axis in axes.flat:

@@ -46,8 +46,9 @@ def named(comparison: Comparison) -> Iterator[tuple[str, Panel]]:
     """Every picture with the name of its file: curves as score-axis, others by their title."""
     for place in comparison.places:
         groups = [group for group in comparison.members if group.setting == place and group.runs]
+        part_way = [one for group in comparison.members if group.setting == place for one in group.part_way()]
         prefix = f"{place} " if place else ""
-        curves = panels.curves(groups)
+        curves = panels.curves([*groups, *part_way])
         for metric in curves.metrics:
             for axis in curves.axes if metric.startswith("test_") or metric in panels.LOG else ["round"]:
                 yield slug(f"{prefix}{metric} {axis}"), curves.chart(metric, axis)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CURVES = (
     "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of "
-    "its seeds that ends. Idealised parallel time counts the longest client of each round, or the sum where they train "
+    "its seeds that ends. A run of a comparison that is not over has a line of its own. Idealised parallel time counts the longest client of each round, or the sum where they train "
     "one after the other; evaluation and aggregation are left out."
 )
 
@@ -29,10 +29,11 @@ CURVES = (
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write the report of a comparison to `path`."""
     comparison = scored(comparison)
+    part_way = [one for group in comparison.members for one in group.part_way()]
     places = [place(comparison, name) for name in comparison.places]
     table = comparison.table()
     data = {
-        "names": list(dict.fromkeys(group.name for group in comparison.members)),
+        "names": list(dict.fromkeys(line.name for line in (*comparison.members, *part_way))),
         "metric": comparison.metric,
         "log": panels.LOG,
         "places": places,
@@ -77,6 +78,7 @@ def scored(comparison: Comparison) -> Comparison:
 def place(comparison: Comparison, name: str) -> dict[str, Any]:
     """What is drawn of the groups in one setting: the curves, and panels and notes by section."""
     groups = [group for group in comparison.members if group.setting == name and group.runs]
+    part_way = [one for group in comparison.members if group.setting == name for one in group.part_way()]
     found, missing = panels.by_section(groups)
     titles = {panel.title for some in found.values() for panel in some}
     notes = {"clients": list(_missing(groups, titles)), "drift": [], "methods": missing}
@@ -86,7 +88,7 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
         notes["methods"].append("None of these methods has a panel of its own.")
     return {
         "name": name or "all runs",
-        "curves": asdict(panels.curves(groups)),
+        "curves": asdict(panels.curves([*groups, *part_way])),
         "panels": {section: [asdict(panel) for panel in some] for section, some in found.items()},
         "notes": notes,
     }

@@ -182,7 +182,7 @@ function numbers(figure) {
 
 function legend(figure) {
   figure.legend.replaceChildren();
-  if (!figure.panel.lines || (figure.panel.lines.length < 2 && report.names.includes(figure.panel.lines[0]?.name))) return;
+  if (!figure.panel.lines || (figure.panel.lines.length < 2 && report.names.length < 2 && report.names.includes(figure.panel.lines[0]?.name))) return;
   figure.panel.lines.forEach((line, position) => {
     if (!line.x.length) return;
     const button = add(figure.legend, "button", { type: "button", "data-name": line.name, "aria-pressed": !hidden.has(line.name) });

@@ -73,7 +73,10 @@ def problems(comparison: Comparison) -> Iterator[str]:
             status = run.folder.manifest().get("status")
             if status != "done":
                 yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}, counted so far"
-        absent = [seed for seed in comparison.seeds if seed not in group.runs and seed not in group.lost]
+        for one in group.part_way():
+            yield ", ".join(filter(None, (one.name, one.setting, "drawn and not averaged in")))
+        planned = sorted({*comparison.seeds, *(cell["seed"] for cell in comparison.record.get("cells", ()))})
+        absent = [seed for seed in planned if not any(seed in some for some in (group.runs, group.lost, group.partial))]
         if absent:
             yield f"{group.label}: no finished run with seed {', '.join(map(str, absent))}"
 
