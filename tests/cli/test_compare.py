@@ -112,6 +112,8 @@ def test_a_new_cell_is_added_and_an_unfinished_one_goes_on(arno, here):
     manifest.write_text(manifest.read_text().replace('"done"', '"running"'))
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0
+    assert said.out.splitlines()[0] == "fedavg seed=0 goes on after round 2 of 2"
+    assert said.out.count("goes on after") == 1
     assert ran(said.out) == ["fedavg seed=0", "fedavg seed=1", "fedprox seed=1"]
     assert json.loads(manifest.read_text())["status"] == "done"
 

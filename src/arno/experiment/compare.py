@@ -123,6 +123,10 @@ def study(
     with alone_in(out):
         todo = [i for i, config in enumerate(resolved) if not over(config, retry)]
         record = _record(out, grid, resolved, own, given)
+        for i in todo if console else ():
+            saved = RunFolder(Path(resolved[i]["out"])).saved()
+            if saved:
+                print(f"{grid[i].title} goes on after round {int(saved[-1].stem)} of {resolved[i]['rounds']}")
         with display([grid[i].title for i in todo], len(grid), console) as watcher:
             run = runner or local(out / "log.txt")
             whole = run([resolved[i] for i in todo], jobs or places(resolved[0]), watcher) if todo else True

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 CURVES = (
     "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of "
-    "its seeds that ends. A run of a comparison that is not over has a line of its own. Idealised parallel time counts the longest client of each round, or the sum where they train "
-    "one after the other; evaluation and aggregation are left out."
+    "its seeds that ends. A run of a comparison that is not over has a line of its own. Idealised parallel time counts "
+    "the longest client of each round, or the sum where they train one after the other; evaluation and aggregation are "
+    "left out."
 )
 
 
