@@ -217,6 +217,8 @@ class Transform:
         """
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)
         numbers = x.to(dtype)
+        if a.numel() == 1:  # in one go
+            return torch.add(b, numbers, alpha=a.item(), out=None if numbers is x else numbers)
         return (numbers * a if numbers is x else numbers.mul_(a)).add_(b)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:

@@ -30,6 +30,7 @@ from ..models.network import narrow
 from ..problems.classification import Classification
 from . import engines
 from .malloc import keep_memory
+from .parcel import span
 from .processes import Processes
 from .serial import Serial
 
@@ -69,17 +70,15 @@ class Batched(Serial):
             return
         if reason := unsupported(self.problem, first):
             raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
-        everything = chain([first], works)
-        if self.workers > 1 and len(self.pieces(self.problem, first, self.workers)) > 1:
-            yield from self._crew.train(everything)
-            return
-        for work in everything:
-            began = perf_counter()
-            delta = torch.empty_like(work.start, memory_format=torch.contiguous_format)
-            loss = torch.zeros(len(work))
-            for rows in self.pieces(self.problem, work, 1):
-                self._together(work, delta, loss, rows)
-            yield work, Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
+        several = self.workers > 1 and len(self.pieces(self.problem, first, self.workers)) > 1
+        yield from (self._crew.train if several else super().train)(chain([first], works))
+
+    def block(self, work: Work, delta: Mat) -> Result:
+        """Train a block, group by group, and leave the rows' updates in `delta`."""
+        began, loss = perf_counter(), torch.zeros(len(work))
+        for rows in self.pieces(self.problem, work, 1):
+            self._together(work, delta, loss, rows)
+        return Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
     def close(self) -> None:
         """End the workers."""
@@ -114,6 +113,8 @@ class Batched(Serial):
         def pieces(of: Mat | None) -> list[Mat]:
             if of is None:
                 return []
+            if of.stride(0) == 0 and cut is None:  # one row for all: nothing to copy
+                return list(of[: len(rows)].split(stack.sizes, 1))
             of = of.index_select(0, rows)
             return [piece.contiguous() for piece in (of if cut is None else of.gather(1, cut)).split(stack.sizes, 1)]
 
@@ -122,7 +123,8 @@ class Batched(Serial):
         start, drift = pieces(work.start), pieces(work.drift)
         masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
         bare = not (near or drift or masks or sgd.momentum or sgd.weight_decay or sgd.clip is not None)
-        w, g = [piece.clone() for piece in start], [torch.empty_like(piece) for piece in start if not bare]
+        w = [piece.clone(memory_format=torch.contiguous_format) for piece in start]
+        g = [torch.empty_like(piece) for piece in w if not bare]
         velocity = [torch.zeros_like(piece) for piece in w] if sgd.momentum else []
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
         for step, (x, y, weight) in enumerate(batches(problem, work, rows)):
@@ -150,10 +152,14 @@ class Batched(Serial):
                     past = velocity[i][:live]
                     v = past.mul_(sgd.momentum).add_(v) if step else past.copy_(v)
                 p.addcmul_(v, rate, value=-1)
-        moved = torch.cat([piece.sub_(before) for piece, before in zip(w, start, strict=True)], 1)
-        if cut is not None:
-            moved = moved.new_zeros(len(rows), delta.shape[1]).scatter_(1, cut, moved)
-        delta.index_copy_(0, rows, moved)
+        if cut is None and (side_by_side := span(rows.tolist())):
+            for out, piece, before in zip(delta[side_by_side].split(stack.sizes, 1), w, start, strict=True):
+                torch.sub(piece, before, out=out)
+        else:
+            moved = torch.cat([piece.sub_(before) for piece, before in zip(w, start, strict=True)], 1)
+            if cut is not None:
+                moved = moved.new_zeros(len(rows), delta.shape[1]).scatter_(1, cut, moved)
+            delta.index_copy_(0, rows, moved)
         loss[rows.cpu()] = (total / work.steps[rows]).to(torch.float32).cpu()
 
     def _stack(self, work: Work, row: int) -> Stack:

@@ -41,6 +41,16 @@ def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) ->
     return Work(**unpacked)
 
 
+def span(rows: list[int]) -> slice | None:
+    """The slice that these rows are, if they lie side by side in their order.
+
+    >>> span([3, 4, 5]), span([4, 3])
+    (slice(3, 6, None), None)
+    """
+    whole = slice(rows[0], rows[-1] + 1)
+    return whole if rows == list(range(whole.start, whole.stop)) else None
+
+
 def portable(error: Exception) -> Exception:
     """The exception itself where it can cross to another process, else its text."""
     try:

@@ -32,7 +32,7 @@ from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
 from . import engines
 from .malloc import keep_memory
-from .parcel import pack, portable, unpack
+from .parcel import pack, portable, span, unpack
 from .serial import Serial
 
 #: Blocks in flight: workers begin the next one while the last clients of this one train.
@@ -404,8 +404,11 @@ def _train(
         drift=vectors.get("drift"),
         given={name[6:]: mat for name, mat in vectors.items() if name.startswith("given.")},
     )
-    _, out = next(iter(engine.train([work])))
-    slab[at] = out.delta
+    if side_by_side := span(rows):
+        out = engine.block(work, slab[side_by_side])
+    else:
+        out = engine.block(work, slab.new_empty(len(rows), slab.shape[1]))
+        slab[at] = out.delta
     extra = [{name: tensor.numpy() for name, tensor in more.items()} for more in out.extra]
     return out.loss.numpy(), out.seconds.numpy(), extra
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.local import Learner, Problem, train
-from ..core.work import Job, Result, Vec, Work
+from ..core.work import Job, Mat, Result, Vec, Work
 from ..errors import ArnoError
 from . import engines
 from .malloc import keep_memory
@@ -45,14 +45,18 @@ class Serial:
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Train block after block."""
         for work in works:
-            delta, loss, seconds, extra = work.start.new_empty(work.start.shape), [], [], []
-            for j, job in enumerate(work.jobs()):
-                began = perf_counter()
-                delta[j], mean, more = self.client(job)
-                loss.append(mean)
-                extra.append(more)
-                seconds.append(perf_counter() - began)
-            yield work, Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.probe else ())
+            yield work, self.block(work, work.start.new_empty(work.start.shape))
+
+    def block(self, work: Work, delta: Mat) -> Result:
+        """Train a block and leave the rows' updates in `delta`."""
+        loss, seconds, extra = [], [], []
+        for j, job in enumerate(work.jobs()):
+            began = perf_counter()
+            delta[j], mean, more = self.client(job)
+            loss.append(mean)
+            extra.append(more)
+            seconds.append(perf_counter() - began)
+        return Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.probe else ())
 
     @staticmethod
     def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ..errors import ArnoError
 from ..report import statistics
 from . import config as configs
-from .scores import METRICS, Record, sign
+from .scores import METRICS, WORST, Record, possible, sign
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,8 +184,8 @@ class Comparison:
         return pd.DataFrame(self._scores(target, metric))
 
     def table(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
-        """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score; best final first
-        within a setting. `winner` is true where the paired intervals say so.
+        """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score, as far as it can be;
+        best final first within a setting. `winner` is true where the paired intervals say so.
         """
         import pandas as pd
 
@@ -200,7 +200,10 @@ class Comparison:
             row["winner"] = group.label in winners
             for name in names:
                 s = statistics.summary([score[name] for score in mine if not isnan(score[name])])
-                row |= {name: s.mean, f"{name}_std": s.std, f"{name}_low": s.low, f"{name}_high": s.high}
+                about = {"final": metric, "best": metric, "area": metric, "worst_decile": WORST}.get(name, name)
+                low, high = possible(about)
+                row |= {name: s.mean, f"{name}_std": s.std}
+                row |= {f"{name}_low": max(s.low, low), f"{name}_high": min(s.high, high)}
                 if name == "rounds":
                     row["reached"] = s.n
             rows.append(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from ..errors import ArnoError
@@ -19,6 +19,15 @@ WORST = "client_accuracy_worst_decile"
 def sign(metric: str) -> int:
     """1 where more is better, −1 where less is."""
     return -1 if metric in LESS else 1
+
+
+def possible(metric: str) -> tuple[float, float]:
+    """Between which values a score lies: accuracy and F1 are shares.
+
+    >>> possible("test_f1"), possible("test_loss")
+    ((0.0, 1.0), (-inf, inf))
+    """
+    return (0.0, 1.0) if "accuracy" in metric or metric.endswith("_f1") else (-inf, inf)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..experiment.comparison import Comparison
-from ..experiment.scores import LESS, METRICS
+from ..experiment.scores import LESS, METRICS, possible
 from .pictures import COLOURS, figure
-from .statistics import summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,19 +51,20 @@ def _curve(axis: Any, comparison: Comparison, label: str, metric: str, colour: s
     seeds = seeds[seeds["count"] == seeds["count"].max()]  # some may have ended early
     axis.plot(seeds.index, seeds["mean"], color=colour, lw=1.6, marker="o" if len(seeds) <= 20 else "", ms=3)
     low, high = seeds["mean"] - seeds["std"].fillna(0), seeds["mean"] + seeds["std"].fillna(0)
-    axis.fill_between(seeds.index, low, high, color=colour, alpha=0.15, lw=0)
+    ends = possible(metric)
+    axis.fill_between(seeds.index, low.clip(*ends), high.clip(*ends), color=colour, alpha=0.15, lw=0)
 
 
 def _finals(axis: Any, comparison: Comparison, rows: list[Any], metric: str, colours: dict[str, str]) -> None:
     finals = comparison.finals(metric)
     for y, row in enumerate(rows):
         values, colour = list(finals[row["label"]].values()), colours[row["name"]]
-        s = summary(values)
-        axis.plot(values, [y + 0.16] * s.n, "o", color=colour, alpha=0.5, ms=5, mew=0)
-        if s.n > 1:
-            axis.errorbar(s.mean, y, xerr=s.high - s.mean, color=colour, lw=1.6, capsize=3)
-        if s.n:
-            axis.plot([s.mean], [y], "D", color=colour, ms=5)
+        axis.plot(values, [y + 0.16] * len(values), "o", color=colour, alpha=0.5, ms=5, mew=0)
+        if len(values) > 1:
+            ends = [[row["final"] - row["final_low"]], [row["final_high"] - row["final"]]]
+            axis.errorbar(row["final"], y, xerr=ends, color=colour, lw=1.6, capsize=3)
+        if values:
+            axis.plot([row["final"]], [y], "D", color=colour, ms=5)
     names = [row["name"] + (" ★" if row["winner"] else "") for row in rows]
     axis.set_yticks(range(len(rows)), names)
     for tick, row in zip(axis.get_yticklabels(), rows, strict=True):

@@ -91,6 +91,9 @@ def _chart(axis: Any, panel: Chart) -> None:
     values = [y for line in panel.lines for y in (*line.y, *line.low) if y is not None]
     if panel.log and values and min(values) > 0:
         axis.set_yscale("log")
+    if re.search("accuracy|F1|share|worst", panel.y):
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, 0), min(high, 1))
     axis.grid(alpha=0.25, lw=0.5)
     axis.spines[["top", "right"]].set_visible(False)
     if panel.x.startswith("round"):

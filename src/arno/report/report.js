@@ -62,7 +62,7 @@ function drawLines(figure) {
   let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
-  const share = /accuracy|F1|share/.test(panel.y), room = log ? 0 : (y1 - y0) * 0.04;
+  const share = /accuracy|F1|share|worst/.test(panel.y), room = log ? 0 : (y1 - y0) * 0.04;
   [y0, y1] = [share ? Math.max(0, y0 - room) : y0 - room, share ? Math.min(1, y1 + room) : y1 + room];
   const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
   const py = (y) => bottom - ((to(Math.max(y, y0)) - to(y0)) / (to(y1) - to(y0))) * (bottom - top);
