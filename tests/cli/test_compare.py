@@ -25,6 +25,7 @@ from arno.experiment.folder import RunFolder
 from arno.experiment.grid import cells
 from arno.experiment.progress import Quiet
 from arno.experiment.worker import Outcome, run_cell
+from arno.report.statistics import summary
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
 
@@ -75,7 +76,7 @@ def test_the_grid_with_its_tables_and_picture_and_the_second_time_nothing_runs(a
     (row,) = [line for line in lines if line.startswith("★ fedavg")]  # even two seeds may agree
     assert f"{mean:.4f} ± {std:.4f}" in row
     half = 12.7062 * std / 2**0.5  # Student's t, one degree of freedom
-    assert f"{mean - half:.4f} to {mean + half:.4f}" in row
+    assert f"{max(mean - half, 0):.4f} to {min(mean + half, 1):.4f}" in row
     assert f"| ★ fedavg | {mean:.4f} ± {std:.4f} |" in Path("grid/table.md").read_text()
     assert f"$\\star$ fedavg & {mean:.4f} $\\pm$ {std:.4f} &" in Path("grid/table.tex").read_text()
     assert pd.read_csv("grid/table.csv").set_index("name").loc["fedavg", "final"] == pytest.approx(mean)
@@ -387,6 +388,34 @@ def test_a_setting_of_a_method_that_is_not_there_or_has_it_not(words, message, a
 def test_parts_of_a_composed_method_keep_their_settings():
     (cell,) = cells(["method=compose", "compose.parts=[proximal]", "compose.proximal.mu=1"])
     assert configs.plain(configs.compose(cell.overrides))["method"]["proximal"]["mu"] == 1
+
+
+def test_intervals_of_shares_end_where_shares_do(small):
+    finals = {"fedavg": (0.99, 0.9, 0.98), "fedprox": (0.01, 0.1, 0.02)}
+    for (method, seed), final in {(m, s): finals[m][s] for m in finals for s in range(3)}.items():
+        run = package.run(*small, f"method={method}", f"seed={seed}", out=f"{method}{seed}")
+        rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+        scores = {"test_f1": final, "test_loss": final, "client_accuracy_worst_decile": final}
+        (run.path / "metrics.jsonl").write_text("".join(json.dumps(row | scores) + "\n" for row in rows))
+    found = Comparison.of([f"{method}{seed}" for method in finals for seed in range(3)])
+    table = found.table().set_index("name")
+    for name in ("final", "area", "worst_decile"):
+        assert table.loc["fedavg", f"{name}_high"] == 1
+        assert table.loc["fedavg", f"{name}_low"] == pytest.approx(summary(finals["fedavg"]).low)
+        assert table.loc["fedprox", f"{name}_low"] == 0
+    assert found.table(metric="test_loss").set_index("name").loc["fedavg", "final_high"] > 1, "a loss has no such end"
+    left, right = found.figure().axes
+    bars = [segment[:, 0] for bar in right.collections for segment in bar.get_segments()]
+    assert [bar.tolist() for bar in bars] == [
+        pytest.approx([table.loc[name, "final_low"], table.loc[name, "final_high"]]) for name in finals
+    ]
+    bands = [band.get_paths()[0].vertices[:, 1] for band in left.collections]
+    assert max(band.max() for band in bands) <= 1
+    assert min(band.min() for band in bands) >= 0
+    (gap,) = found.differences().to_dict("records")
+    gaps = [b - a for a, b in zip(*finals.values(), strict=True)]
+    assert (gap["low"], gap["high"]) == pytest.approx((summary(gaps).low, summary(gaps).high)), "no share"
+    assert gap["low"] < -1
 
 
 def test_from_python(here):

@@ -339,3 +339,13 @@ def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
     head = (folder / "a-b.png").read_bytes()[:24]
     assert int.from_bytes(head[16:20], "big") == 1050  # 3.5 inches at 300 dots
     assert (folder / "c.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def test_the_scale_of_a_share_ends_where_shares_do():
+    from arno.report.figures import draw
+
+    line = Line("y", [1, 2], [0.05, 0.95], [-0.1, 0.8], [0.2, 1.1])
+    assert draw(Chart("", "", [line], y="test F1")).axes[0].get_ylim() == (0, 1)
+    low, high = draw(Chart("", "", [line], y="test loss")).axes[0].get_ylim()
+    assert low < -0.1
+    assert high > 1.1
