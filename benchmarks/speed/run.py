@@ -1,7 +1,7 @@
 """Arno, a hand-written loop and the peers on the same work, side by side.
 
     python benchmarks/speed/run.py [W1 W2 W3 W4 W5a W5b] [--repeats 5] [--peers DIR] [--only NAME ...]
-                                   [--data NAME=FOLDER ...] [--out docs/results/speed.json]
+                                   [--data NAME=FOLDER ...] [--out docs/results/speed.md]
 
 | | model | clients | a round |
 | --- | --- | --- | --- |
@@ -42,6 +42,7 @@ from prepare import prepare
 HERE = Path(__file__).parent
 ROUNDS = {"W1": 8, "W2": 14, "W3": 3, "W4": 9}
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -171,12 +172,15 @@ def main() -> None:
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--only", nargs="*", metavar="CONTENDER")
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--out", type=Path, help="add the measurements to this JSON file and draw them beside it")
+    parser.add_argument(
+        "--out", type=Path, help="a page: tables between its two marks, numbers and a picture beside it"
+    )
     options = parser.parse_args()
     sources = {kind: str(Path(folder).expanduser().resolve()) for kind, folder in (d.split("=") for d in options.data)}
     results: dict[str, dict[str, object]] = {}
-    if options.out and options.out.exists():
-        results = json.loads(options.out.read_text())
+    numbers = options.out and options.out.with_suffix(".json")
+    if numbers and numbers.exists():
+        results = json.loads(numbers.read_text())
     peers = options.peers.resolve() if options.peers else None
     with tempfile.TemporaryDirectory() as base:
         for name in options.workloads or [*ROUNDS, *VARIANTS]:
@@ -185,8 +189,12 @@ def main() -> None:
             results[name] = measure(name, folder, method, options.repeats, peers, options.only)
             print(f"\n{table(name, results[name])}\n", flush=True)
             if options.out:
-                options.out.write_text(json.dumps(results, indent=1) + "\n")
+                numbers.write_text(json.dumps(results, indent=1) + "\n")
                 picture(results, options.out.with_suffix(".png"))
+                before, _, rest = options.out.read_text().partition(BEGIN)
+                after = rest.partition(END)[2]
+                tables = "\n\n".join(table(name, results[name]) for name in sorted(results))
+                options.out.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
 
 
 if __name__ == "__main__":
