@@ -280,6 +280,16 @@ def test_what_it_takes_to_reach_a_target(arno, here):
         reached = run.history[run.history["test_f1"] >= 0.8].iloc[0]
         assert row["rounds"] == reached.name
         assert (row["steps"], row["bytes"]) == (reached["local_steps"], reached["uploaded_bytes"])
+    figure = found.figure()
+    assert figure.get_suptitle() == (
+        "test F1: digits, split by dirichlet, α = 0.5, model softmax, 5 clients, 8 rounds, 2 seeds"
+    )
+    left, right = figure.axes
+    assert sorted(text.get_text() for text in left.get_legend().texts) == ["fedavg", "scaffold", "target 0.8"]
+    assert [0.8, 0.8] in [list(line.get_ydata()) for line in left.lines]
+    assert [0.8, 0.8] in [list(line.get_xdata()) for line in right.lines]
+    other = found.figure("test_loss").axes[0]
+    assert "target 0.8" not in {text.get_text() for text in other.get_legend().texts}, "it is a target of the F1"
     said = arno("compare", *grid, "target=0.99", "out=grid")
     assert ran(said.out) == [], "the target is no setting of the runs"
     rows = [line.split() for line in said.out.splitlines() if " 0 of 2 " in line]
