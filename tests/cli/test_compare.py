@@ -26,6 +26,7 @@ from arno.experiment.grid import cells
 from arno.experiment.progress import Quiet
 from arno.experiment.worker import Outcome, run_cell
 from arno.report.statistics import summary
+from arno.report.table import _aside
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
 
@@ -459,6 +460,24 @@ def test_runs_made_one_by_one_are_grouped_by_what_they_differ_in(small):
         Comparison.of([paths[0], paths[0]])
     with pytest.raises(package.ArnoError, match="holds no runs"):
         Comparison.open("nowhere")
+
+
+def test_what_methods_bring_along_makes_no_setting_and_what_a_user_sets_does(small):
+    def runs(*more: str) -> list[Path]:
+        return [
+            package.run(
+                *small, "rounds=1", "partition=iid", "participation=1", *words.split(), out=f"{words}{more}"
+            ).path
+            for words in ("method=fedavg", "method=lorenzo", *more)
+        ]
+
+    found = Comparison.of(runs())
+    assert list(found.groups) == ["fedavg", "lorenzo"]
+    assert list(found.differences()["reference"]) == ["fedavg"]
+    (note,) = _aside(found)
+    assert note == "Unlike fedavg, lorenzo runs with local.epochs=5, local.lr=0.01, local.weight_decay=0.0001."
+    labels = list(Comparison.of(runs("method=lorenzo local.lr=0.05")).groups)
+    assert labels == ["fedavg local.lr=0.05", "lorenzo local.lr=0.01", "lorenzo local.lr=0.05"]
 
 
 def test_the_best_is_chosen_by_validation_and_never_by_test(small):

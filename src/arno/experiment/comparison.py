@@ -331,11 +331,24 @@ def _shown(config: Mapping[str, Any], key: str) -> str:
     return repr(config[key]) if key in config else ""
 
 
+def _usual(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The general settings of a run of this problem and method if nobody sets them."""
+    usual = {name: default for name, default, _ in configs.describe()}
+    for group in ("problem", "method"):
+        with suppress(ArnoError):  # a method may be gone
+            usual |= configs.registry(group).info(config[f"{group}.kind"]).get("defaults", {})
+    return usual
+
+
 def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What is compared, and where, in runs of these settings: methods if there are several, else whatever differs."""
     kinds = [config["method.kind"] for config in flat]
     several = len(set(kinds)) > 1
     keys = {key: None for config in flat for key in config if key.split(".")[0] not in APART and key != "method.kind"}
+    usual = [_usual(config) for config in flat] if several else []
+    for key in {key for mine in usual for key in mine}:
+        if all(key in mine and config.get(key) == mine[key] for config, mine in zip(flat, usual, strict=True)):
+            keys.pop(key, None)  # nobody set it: where it differs, the methods' own defaults do
 
     def differing(config: Mapping[str, Any], among: Sequence[Mapping[str, Any]], own: bool) -> str:
         mine = [k for k in keys if k in config and k.startswith("method.") == own]
