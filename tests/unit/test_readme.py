@@ -25,6 +25,15 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
     assert ((damped.final - start) / 0.2 - (fedavg.final - start)).abs().max() < 1e-5
 
 
+def test_the_first_run_in_the_readme_needs_no_network(tmp_path, monkeypatch):
+    command = re.findall(r"^arno run (.*?)(?: +#.*)?$", README, re.M)[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARNO_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setattr("arno.report.pictures.draw_curves", lambda runs, path: None)
+    monkeypatch.setattr("socket.socket.connect", None)
+    assert arno.run(*command.split(), "clients=4", "model=softmax", rounds=1).config["data"]["kind"] == "digits"
+
+
 def test_links_lead_somewhere():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:
