@@ -58,6 +58,6 @@ class Timed(StandalonePipeline):
 
 Timed(handler, trainer).main()
 seconds = [later - earlier for earlier, later in pairwise(marks)]
-used = memory.end()
-report(seconds, used, task.accuracy(handler.model.eval()))
+accuracy = task.accuracy(handler.model.eval())
+report(seconds, memory.end(), accuracy)
 os._exit(0)

@@ -74,4 +74,5 @@ model = network(task.name)
 model.load_state_dict(final)
 seconds = [later - earlier for earlier, later in pairwise(ends)]
 torch.set_num_threads(1)
-report(seconds, memory.end(), task.accuracy(model))
+accuracy = task.accuracy(model)
+report(seconds, memory.end(), accuracy)

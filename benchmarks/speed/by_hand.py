@@ -31,4 +31,5 @@ for t in range(rounds):
     mean = {name: sum(s[name] * (n / total) for s, n in zip(states, sizes, strict=True)) for name in states[0]}
     model.load_state_dict(mean)
     seconds.append(clock() - began)
-report(seconds, memory.end(), task.accuracy(model))
+accuracy = task.accuracy(model)
+report(seconds, memory.end(), accuracy)
