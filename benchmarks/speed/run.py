@@ -13,12 +13,12 @@
 | W5b | FedVARP on W2 | | |
 
 Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
-the median over its rounds after the first; the table shows the median of that over the repeats and its range, the peak
-memory of the process tree (proportional set size) and the accuracy of the final model: the same work was done. All of
-them start from the same model and get the same environment variables. `--peers` is where `make bench-peers` put the
-peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone; on W1 and
-W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of made-up
-images.
+the median over its rounds after the first (one round, on W3); the table shows the median of that over the repeats and
+its range, the peak memory of the process tree (proportional set size) and the accuracy of the final model: the same
+work was done. All of them start from the same model and get the same environment variables. `--peers` is where `make
+bench-peers` put the peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes
+those alone; on W1 and W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data
+in place of made-up images.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from common import flops
 from prepare import prepare
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 8, "W2": 14, "W3": 3, "W4": 9}
+ROUNDS = {"W1": 8, "W2": 14, "W3": 2, "W4": 9}
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -81,7 +81,7 @@ def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[C
 
 
 def once(contender: Contender, folder: Path, rounds: int) -> dict[str, float]:
-    """Run it; its time is the median of the rounds after the first."""
+    """Run it; its time is the median of the rounds after the first, if there are more."""
     words = [str(folder) if w == "FOLDER" else str(rounds) if w == "ROUNDS" else w for w in contender.command]
     environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(contender.threads)}
     done = subprocess.run(words, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900)
@@ -89,7 +89,8 @@ def once(contender: Contender, folder: Path, rounds: int) -> dict[str, float]:
     if not lines:
         raise SystemExit(f"{contender.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found = json.loads(lines[-1])
-    return {"seconds": median(found["seconds"][1:]), "memory": found["memory"], "accuracy": found["accuracy"]}
+    seconds = found["seconds"][1:] or found["seconds"]
+    return {"seconds": median(seconds), "memory": found["memory"], "accuracy": found["accuracy"]}
 
 
 def gemm_peak(threads: int) -> float:
@@ -117,7 +118,7 @@ def measure(
             found[contender.name].append(once(contender, folder, ROUNDS[base]))
             print(f"{name} {repeat + 1}/{repeats} {contender.name}: {found[contender.name][-1]}", flush=True)
     parts, cohorts = (json.loads((folder / f"{part}.json").read_text()) for part in ("clients", "cohorts"))
-    samples = median(sum(len(parts[k]) for k in cohort) for cohort in cohorts[1 : ROUNDS[base] - 1])
+    samples = median(sum(len(parts[k]) for k in cohort) for cohort in cohorts[1 : max(2, ROUNDS[base] - 1)])
     return {"runs": found, "gemm": peaks, "flops": flops(base) * samples}
 
 
