@@ -84,6 +84,7 @@ class Block:
     seconds: Tensor
     extra: list[dict[str, Tensor]]
     heavy: list[Call] = field(default_factory=list)
+    delta: Tensor | None = None
 
 
 class RayEngine:
@@ -185,18 +186,21 @@ class RayEngine:
                 self._actors.send(worker, self._message(todo))
 
     def _message(self, todo: deque[tuple[Block, int]]) -> Call:
-        """The next rows: a share of what is left of their block, or more where that is too little to send.
+        """The next rows: a share of the steps left in their block, or more where that is too little to send.
 
         A row that was lost once goes alone, so that the one to blame is found.
         """
         block, row = todo.popleft()
-        rows, left = [row], 1 + next((i for i, (other, _) in enumerate(todo) if other is not block), len(todo))
-        share, seconds = left // (4 * self._count), self._pace * int(block.work.steps[row])
-        while len(rows) < -(-left // self._count) and (len(rows) < share or 0 < seconds < WORTH):
+        steps, others = block.work.steps, [j for other, j in todo if other is block]
+        rows, taken, left = [row], int(steps[row]), int(steps[[row, *others]].sum())
+        while len(rows) < -(-(1 + len(others)) // self._count):
             if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:
                 break
+            more = taken + int(steps[todo[0][1]])
+            if more * 2 * self._count > left and not 0 < self._pace * taken < WORTH:
+                break
             rows.append(todo.popleft()[1])
-            seconds += self._pace * int(block.work.steps[rows[-1]])
+            taken = more
         return Call(
             "train", (pack(block.work, rows, shared=block.start is not None), block.start), len(rows), (block, rows)
         )
@@ -226,25 +230,24 @@ class RayEngine:
         todo.extendleft((block, j) for j in reversed(rows))
 
     def _fetched(self, block: Block, todo: deque[tuple[Block, int]]) -> Tensor | None:
-        """A block's deltas once all are there; what was lost with its node since then is run again."""
+        """Fetch the deltas of the block whose turn it is, as they come: all of them, or None while some are missing.
+
+        What was lost with its node since it was answered is run again.
+        """
         import ray
         from ray.exceptions import RayError
 
-        if block.waiting:
-            return None
-        delta = block.work.start.new_empty(block.work.start.shape)
-        for call in list(block.heavy):
+        if block.delta is None:
+            block.delta = block.work.start.new_empty(block.work.start.shape)
+        while block.heavy:  # nothing is left in it: block and calls hold each other, and the store would wait for both
+            call = block.heavy.pop()
             _, rows = call.what
             try:
-                delta.numpy()[rows] = ray.get(call.heavy)
+                block.delta.numpy()[rows] = ray.get(call.heavy)
             except RayError as error:
-                block.heavy.remove(call)
                 block.waiting += len(rows)
                 self._again(block, rows, True, f"its result was lost ({type(error).__name__})", todo)
-        if block.waiting:
-            return None
-        block.heavy.clear()  # block and calls hold each other: the store must not wait for the garbage collector
-        return delta
+        return None if block.waiting else block.delta
 
     def _summed(self, works: Sequence[Work]) -> Iterator[tuple[Work, Result]]:
         """One sum per worker: who adds what follows from the cohort and the number of workers alone."""
