@@ -149,17 +149,22 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
     """Times relative to Arno's, workload by workload."""
     from arno.report.pictures import COLOURS, figure
 
-    fig, axes = figure(1, 1, (9, 4.2))
+    fig, axes = figure(1, 1, (10, 4.6))
     axis, names = axes[0][0], list(dict.fromkeys(who for r in results.values() for who in r["runs"]))  # type: ignore[attr-defined]
-    for i, who in enumerate(names):
-        for j, result in enumerate(results.values()):
-            runs: dict[str, list[dict[str, float]]] = result["runs"]  # type: ignore[assignment]
-            if who in runs:
-                ratio = median(r["seconds"] for r in runs[who]) / median(r["seconds"] for r in runs["Arno"])
-                axis.bar(j + (i - len(names) / 2) * 0.13, ratio, 0.12, color=COLOURS[i % 8], label=who)
-    handles = {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    axis.legend(handles.values(), handles.keys(), frameon=False, fontsize=8, ncols=3)
-    axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=list(results))
+    names.remove("Arno")
+    width, seen = 0.86 / len(names), set[str]()
+    for j, work in enumerate(sorted(results)):
+        runs: dict[str, list[dict[str, float]]] = results[work]["runs"]  # type: ignore[assignment]
+        medians = {who: median(run["seconds"] for run in many) for who, many in runs.items()}
+        there = [who for who in names if who in runs]
+        for i, who in enumerate(there):
+            ratio, at = medians[who] / medians["Arno"], j + (i - (len(there) - 1) / 2) * width
+            colour = COLOURS[(1 + names.index(who)) % 8]
+            axis.bar(at, ratio - 1, 0.92 * width, bottom=1, color=colour, label=None if who in seen else who)
+            axis.annotate(f"{ratio:.2g}", (at, max(ratio, 1)), (0, 2), textcoords="offset points", ha="center", size=7)
+            seen.add(who)
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=sorted(results))
     axis.axhline(1, color="#000000", lw=0.8)
     axis.spines[["top", "right"]].set_visible(False)
     fig.savefig(path, dpi=130)
