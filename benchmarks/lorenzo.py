@@ -52,7 +52,7 @@ def data(samples: int) -> list[str]:
     rng, file = np.random.default_rng(0), Path(tempfile.mkdtemp()) / "noise.npz"
     x = rng.integers(0, 256, (samples + 1000, 3, 32, 32), dtype=np.uint8)
     y = rng.integers(0, 10, len(x))
-    np.savez(file, x_train=x[1000:], y_train=y[1000:], x_test=x[:1000], y_test=y[:1000])
+    np.savez(file, x=x[1000:], y=y[1000:], x_test=x[:1000], y_test=y[:1000])
     print("CIFAR-10 is not at hand: random images of its shape")
     return ["data=npz", f"data.path={file}", "data.val=0.2"]
 
