@@ -135,13 +135,13 @@ def _reach(address: str) -> None:
 def _refused(address: str | None, error: Exception) -> ArnoError:
     """Why there is no cluster, in one line."""
     text = str(error)
-    first = next((line.strip().split(". ")[0] for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip().split(". ")[0] for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    first = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]  # a colon: what failed is said last
     if address is None:
         return ArnoError("engine=ray", f"Ray could not be started here ({first})", "try engine=processes")
     where = f"engine.address = {address}"
     if "version mismatch" in text.lower():
-        lines = " ".join(text.split())
-        return ArnoError(where, lines, "install the same versions of Ray and Python on both sides")
+        return ArnoError(where, " ".join(text.split()), "install the same versions of Ray and Python on both sides")
     if "grpc" in text.lower() and isinstance(error, ImportError):
         return ArnoError(where, "Ray's client is not installed", "install it with: pip install 'arno[ray]'")
     return ArnoError(where, f"no Ray cluster answers there ({first})", "start one with: ray start --head")
