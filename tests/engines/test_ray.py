@@ -390,12 +390,14 @@ def _ends_well(command):
     return False
 
 
-def test_a_client_from_outside_reaches_the_cluster(tmp_path):
+def test_a_client_from_outside_reaches_the_cluster(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = ["clients=5", "rounds=2", "data.limit=200", "model.hidden=[8]"]
     where = ["engine=ray", f"engine.address=ray://127.0.0.1:{port}", f"out={tmp_path / 'r'}"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)  # Ray leaves settings to its children
     with subprocess.Popen([sys.executable, "-c", HEAD, str(port)], text=True, **pipes) as head:
         assert any(line == "up\n" for line in head.stdout)
         plain = [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{port}"]

@@ -33,8 +33,9 @@ class Ray:
     def __init__(self, address: str | None, cpus: int = 0) -> None:
         for name, value in (QUIET if address else QUIET | LEAN).items():
             os.environ.setdefault(name, value)
-        if (address or "").startswith("ray://") and _has_token():  # clusters ask for it; Ray's client does not offer it
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        self._token = (address or "").startswith("ray://") and "RAY_AUTH_MODE" not in os.environ and _has_token()
+        if self._token:  # clusters ask for it; Ray's client does not offer it
+            os.environ["RAY_AUTH_MODE"] = "token"
         try:
             import ray
         except ImportError:
@@ -49,15 +50,13 @@ class Ray:
             self._temporary = tempfile.mkdtemp(prefix="arno-", dir=short)
             quiet |= {"num_cpus": cpus or os.cpu_count() or 1, "include_dashboard": False}
             quiet["_temp_dir"] = self._temporary
-        else:
-            _reach(address)
         try:
+            _reach(address or "local")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what matters comes as an error
                 context = ray.init("local" if address is None else address, **quiet)
         except Exception as error:
-            ray.shutdown()
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self.close()
             raise _refused(address, error) from error
         self._session = getattr(context, "address_info", {}).get("session_dir", "")
         atexit.register(self.close)
@@ -91,6 +90,8 @@ class Ray:
         import ray
 
         atexit.unregister(self.close)
+        if self._token:
+            os.environ.pop("RAY_AUTH_MODE", None)
         if not self._own:
             return
         ray.shutdown()
@@ -124,12 +125,9 @@ def _reach(address: str) -> None:
     host, colon, port = address.removeprefix("ray://").rstrip("/").rpartition(":")
     if address in ("auto", "local"):
         return
-    try:
-        if not colon or not port.isdigit():
-            raise OSError("it is written HOST:PORT or ray://HOST:PORT")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise _refused(address, error) from error
+    if not colon or not port.isdigit():
+        raise OSError("it is written HOST:PORT or ray://HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _refused(address: str | None, error: Exception) -> ArnoError:
