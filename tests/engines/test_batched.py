@@ -17,6 +17,7 @@ from arno.errors import ArnoError
 from arno.experiment import build
 from arno.experiment.config import compose, plain
 from arno.methods import methods
+from arno.models.linear import MLP
 from arno.selection import Uniform
 
 SETTINGS = training.SETTINGS | {"heterofl": {"beta": [0.3, 0.5, 1.0, 0.3, 0.5, 1.0, 0.7]}}
@@ -59,6 +60,20 @@ def test_every_method_agrees_or_is_refused(name, digits):
             train(digits, Batched(digits), make())
         return
     agree(digits, make, share=1.0 if name == "lorenzo" else 0.7)
+
+
+class Halved(MLP):
+    def embed(self, x, levels=None):
+        return super().embed(x, levels) / 2
+
+
+def test_a_network_derived_from_a_dense_one_is_itself():
+    made = problem("model.hidden=[12]")
+    plain_w, _ = train(made, Serial(made), [])
+    made.module = Halved(64, [12], 10, "relu").to(made.dtype)
+    own, _ = train(made, Serial(made), [])
+    assert float((own - plain_w).abs().max()) > 1e-3
+    agree(made, list)
 
 
 @pytest.mark.parametrize(

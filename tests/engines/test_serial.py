@@ -1,13 +1,18 @@
 """The reference engine: errors name the client and the round; a diverged client stops the run or is dropped."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 from arno.core.federation import Federation, Local
+from arno.core.layout import bind, flatten
 from arno.engines.serial import Serial, serial
 from arno.errors import ArnoError
 from arno.methods.fedvarp import Varp
 from arno.methods.scaffold import Scaffold
+from arno.models.linear import MLP, Backprop
 from arno.problems.quadratic import Quadratic
 from arno.selection import Fixed
 
@@ -65,3 +70,31 @@ def test_an_empty_round_changes_nothing():
     assert record.clients == {}
     assert torch.equal(before, fed.w)
     assert fed.t == 2
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [(), (7,), (6, 5)], ids=str)
+def test_the_written_out_gradient_is_autograds(hidden, activation):
+    torch.manual_seed(0)
+    net = MLP(12, hidden, 4, activation).double()
+    w = flatten(net)
+    written, automatic = torch.full_like(w, torch.nan), torch.zeros_like(w)
+    backprop = Backprop(net, w, written)
+    for n in (9, 1, 9):
+        x, y = torch.randn(n, 1, 3, 4, dtype=torch.float64), torch.randint(4, (n,))
+        bind(net, w, automatic.zero_())
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        assert torch.allclose(backprop(x, y), loss, rtol=1e-12)
+        assert torch.allclose(written, automatic, rtol=1e-12, atol=1e-14)
+        w.sub_(written)
+
+
+@pytest.mark.parametrize("steps", [[3] * 100, [40, 7, 30, 7, 6, 5, 5, 2, 1, 1], [1], [0, 0]], ids=len)
+def test_pieces_hold_every_row_once_the_longest_first(steps):
+    pieces = Serial.pieces(None, SimpleNamespace(steps=torch.tensor(steps)), 2)
+    rows = torch.cat(pieces).tolist()
+    assert sorted(rows) == list(range(len(steps)))
+    assert [steps[j] for j in rows] == sorted(steps, reverse=True)
+    assert all(len(piece) == 1 or sum(steps[j] for j in piece.tolist()) <= sum(steps) / 4 for piece in pieces)
+    assert len(pieces) <= 16

@@ -105,10 +105,9 @@ def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
         mask = torch.zeros_like(w).index_fill_(0, inside, 1)[: learner.d]
 
     sgd, velocity = job.sgd, None
-    total, steps = torch.zeros((), dtype=torch.float64, device=w.device), 0
+    losses: list[Tensor] = []
     for batch in learner.batches(job):
-        total += learner.gradient(batch, job)
-        steps += 1
+        losses.append(learner.gradient(batch, job))
         if sgd.clip is not None:
             g.mul_((sgd.clip / (g.norm() + 1e-6)).clamp(max=1.0))
         if sgd.weight_decay:
@@ -127,4 +126,4 @@ def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
     if cut is not None:
         delta = torch.zeros_like(job.start).index_copy_(0, cut, delta)
     extra = {} if job.probe is None else job.probe(learner, job)
-    return delta, float(total) / max(steps, 1), extra
+    return delta, float(torch.stack(losses).mean(dtype=torch.float64)) if losses else 0.0, extra

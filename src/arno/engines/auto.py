@@ -108,7 +108,7 @@ class Auto:
 def small(problem: Problem) -> bool:
     """A dense network of few parameters (or no network at all)."""
     module = getattr(problem, "module", None)
-    return module is None or (isinstance(module, MLP) and problem.layout.d <= DENSE)
+    return module is None or (type(module) is MLP and problem.layout.d <= DENSE)
 
 
 def choose(problem: Problem, work: Work, cores: int) -> str:

@@ -169,7 +169,7 @@ class Batched(Serial):
         shape = None if window is None else window.units
         if shape not in self._stacks:
             module = problem.module if window is None else narrow(problem.module, problem.layout, window)
-            self._stacks[shape] = Dense(module) if isinstance(module, MLP) else Vmapped(module)
+            self._stacks[shape] = Dense(module) if type(module) is MLP else Vmapped(module)
         return self._stacks[shape]
 
     @cached_property

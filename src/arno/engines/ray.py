@@ -40,8 +40,8 @@ from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.
 TRIES = 3
-#: A message should carry at least this many seconds of training.
-WORTH = 0.02
+#: A message should carry at least this many seconds of training, the last of a block half of it.
+WORTH = 0.03
 #: Tensors of the problem from this size on are read where they lie in the object store.
 SHARED = 2**16
 
@@ -69,6 +69,7 @@ def ray_engine(
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=ray on {problem.device}", "its workers train on the CPU", "use device=cpu")
     torch.set_num_threads(1)  # how the server adds up is part of the bits
+    keep_memory()
     return RayEngine(problem, Ray(address, workers), workers, reduce == "worker", timeout)
 
 
@@ -193,7 +194,9 @@ class RayEngine:
         block, row = todo.popleft()
         steps, others = block.work.steps, [j for other, j in todo if other is block]
         rows, taken, left = [row], int(steps[row]), int(steps[[row, *others]].sum())
-        while len(rows) < -(-(1 + len(others)) // self._count):
+        crumbs = 0 < self._pace * left < WORTH / 2
+        most = 1 + len(others) if crumbs else -(-(1 + len(others)) // self._count)
+        while len(rows) < most:
             if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:
                 break
             more = taken + int(steps[todo[0][1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
@@ -60,12 +61,18 @@ class Serial:
 
     @staticmethod
     def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
-        """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late."""
-        rows, pieces = work.steps.argsort(descending=True, stable=True), []
-        while len(rows):
-            share = max(1, len(rows) // (4 * workers))
-            pieces.append(rows[:share])
-            rows = rows[share:]
+        """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late.
+
+        A piece holds a share of the steps that are left, but no crumbs: each has to be sent.
+        """
+        rows = work.steps.argsort(descending=True, stable=True)
+        done, pieces, at = work.steps[rows].cumsum(0).tolist(), [], 0
+        while at < len(rows):
+            before = done[at - 1] if at else 0
+            share = max(done[-1] - before, done[-1] / 8) / (2 * workers)
+            upto = max(at + 1, bisect_right(done, before + share, at))
+            pieces.append(rows[at:upto])
+            at = upto
         return pieces
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:

@@ -22,6 +22,7 @@ from ..data.balance import balanced
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
+from ..models.linear import MLP, Backprop
 from ..models.network import Network, last_linear, narrow
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
@@ -282,21 +283,23 @@ class ClassificationLearner:
         self.w = torch.zeros(self.layout.size, device=problem.device, dtype=problem.dtype)
         self.g = torch.zeros_like(self.w)
         bind(module, self.w, self.g)
+        self.backprop = Backprop(module, self.w, self.g) if type(module) is MLP else None
 
     def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
         """Every epoch a new order; consecutive batches of it, the last one smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
-        shuffle, augment = job.stream("batches"), job.stream("augment")
+        shuffle = job.stream("batches")
+        augment = job.stream("augment") if job.sgd.augment else None
         chunk = max(1, CHUNK // (size * problem.x[0].numel())) * size
         with self._own_draws(job):
             for _ in range(job.epochs):
                 order = rows[torch.randperm(len(rows), generator=shuffle)] if job.sgd.shuffle else rows
                 for piece in order.to(problem.device).split(chunk):
                     x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
-                    if job.sgd.augment:
+                    if augment is not None:
                         x = problem.transform.augment(x, augment)
-                    x = problem.inputs(x)
+                    x = problem.inputs(x) if self.backprop is None else problem.inputs(x).flatten(1)
                     yield from zip(x.split(size), y.split(size), strict=True)
 
     @contextmanager
@@ -312,6 +315,8 @@ class ClassificationLearner:
     def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
         """∇ℓ into `g`; ℓ is the mean cross-entropy plus the method's terms."""
         x, y = batch
+        if self.backprop is not None and not job.terms:
+            return self.backprop(x, y)
         self.g.zero_()
         if job.terms:
             levels: list[Tensor] = []
