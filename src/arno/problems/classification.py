@@ -22,6 +22,7 @@ from ..data.balance import balanced
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
+from ..models.lean import lean
 from ..models.linear import MLP, Backprop
 from ..models.network import Network, last_linear, narrow
 
@@ -95,7 +96,7 @@ class Classification:
     def learner(self, window: SubModel | None = None) -> ClassificationLearner:
         """The network bound to flat buffers, or the smaller one of a window."""
         module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
-        return ClassificationLearner(self, module)
+        return ClassificationLearner(self, lean(module) if self.channels_last else module)
 
     def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
         """E_k ⌈n_k / B_k⌉."""
@@ -229,6 +230,7 @@ class Classification:
     @cached_property
     def _eval_module(self) -> nn.Module:
         module = deepcopy(self.module).eval()
+        module = lean(module) if self.channels_last else module
         bind(module, self._evaluator)
         return module
 

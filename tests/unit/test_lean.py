@@ -1,0 +1,59 @@
+"""The lean copy of a network is the same function with the same gradients."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from arno.models.lean import Wide, lean
+
+
+def network(inplace=False, padding=0, bias=True):
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(3, 32, 3), nn.ReLU(inplace), nn.Conv2d(32, 64, 3, padding=padding, bias=bias), nn.ReLU(inplace)]
+    layers += [nn.MaxPool2d(2), nn.Conv2d(64, 64, (3, 2)), nn.ReLU(inplace), nn.MaxPool2d(2, 1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.LazyLinear(4)).double()
+
+
+def batch():
+    torch.manual_seed(2)
+    x = torch.randn(5, 3, 12, 12, dtype=torch.float64)
+    return x.contiguous(memory_format=torch.channels_last), torch.tensor([0, 1, 2, 3, 0])
+
+
+@pytest.mark.parametrize("settings", [{}, {"inplace": True}, {"padding": (2, 1)}, {"bias": False}], ids=str)
+def test_a_lean_network_has_the_same_values_and_gradients(settings):
+    (x, y), given = batch(), network(**settings)
+    given(x)  # fixes the lazy layer's shape
+    changed = lean(deepcopy(given))
+    assert [type(m).__name__ for m in changed][3:5] == ["MaxPool2d", "ReLU"]
+    assert [type(m) is Wide for m in changed].count(True) == 2
+    losses = [F.cross_entropy(net(x), y) for net in (given, changed)]
+    assert torch.equal(*losses)
+    for loss in losses:
+        loss.backward()
+    for p, q in zip(given.parameters(), changed.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, rtol=1e-10, atol=1e-14)
+
+
+def test_the_gradient_of_the_gradient_is_torchs():
+    (x, y), given = batch(), network()
+    given(x)
+    found = []
+    for net in (given, lean(deepcopy(given))):
+        (g,) = torch.autograd.grad(F.cross_entropy(net(x), y), [net[2].weight], create_graph=True)
+        found.append(torch.autograd.grad(g.square().sum(), [net[0].weight])[0])
+    assert torch.allclose(*found, rtol=1e-9, atol=1e-16)
+
+
+def test_what_does_not_suit_stays():
+    odd = [nn.Conv2d(32, 64, 3, stride=2), nn.Conv2d(32, 64, 3, padding="same"), nn.Conv2d(32, 64, 1)]
+    odd += [
+        nn.Conv2d(64, 64, 3, groups=2),
+        nn.Conv2d(16, 64, 3),
+        nn.Conv2d(32, 64, 3, padding=1, padding_mode="circular"),
+    ]
+    net = nn.Sequential(*odd, nn.Tanh(), nn.MaxPool2d(2))
+    assert [type(m) for m in lean(deepcopy(net))] == [type(m) for m in net]
