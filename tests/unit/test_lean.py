@@ -1,4 +1,4 @@
-"""The lean copy of a network is the same function with the same gradients."""
+"""Networks that do less work are the same functions with the same gradients."""
 
 from copy import deepcopy
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arno.models.convolutional import ConvNet
 from arno.models.lean import Wide, lean
 
 
@@ -57,3 +58,15 @@ def test_what_does_not_suit_stays():
     ]
     net = nn.Sequential(*odd, nn.Tanh(), nn.MaxPool2d(2))
     assert [type(m) for m in lean(deepcopy(net))] == [type(m) for m in net]
+
+
+@pytest.mark.parametrize("filters", [(6, 16), (5, 3), (8, 8)], ids=str)
+def test_filters_of_zeros_change_nothing(filters):
+    torch.manual_seed(0)
+    net = ConvNet((1, 20, 20), 4, filters=filters, kernel=3, padding=1, hidden=(9,), name="x").double()
+    x, levels = torch.randn(7, 1, 20, 20, dtype=torch.float64), []
+    logits = net(x, levels)
+    assert [level.shape[1] for level in levels] == [*filters, 9]
+    for conv in net.convs:
+        x = F.max_pool2d(torch.relu(conv(x)), 2)
+    assert torch.allclose(net.head(torch.relu(net.hidden[0](x.flatten(1)))), logits, rtol=1e-12)

@@ -18,8 +18,8 @@ from .table import ClientTable, refuse_if_too_large
 from .values import PerClient, Values
 from .work import SGD, Mat, Result, Vec, Work
 
-#: A block holds at most this many numbers, so that memory does not grow with the cohort.
-BLOCK = 2**24
+#: A block holds at most so many numbers and so many clients, so that memory does not grow with the cohort.
+BLOCK, ROWS = 2**24, 128
 
 
 class Engine(Protocol):
@@ -154,7 +154,7 @@ class Federation:
         clients, count = torch.unique(torch.as_tensor(ids, dtype=torch.int64), return_counts=True)
         weight = count.double() * (self.problem.sizes[clients].cpu() if self.weighting == "samples" else 1)
         weight = weight / weight.sum()
-        m, rows = int(count.sum()), max(1, min(1024, BLOCK // self.layout.size))
+        m, rows = int(count.sum()), max(1, min(ROWS, BLOCK // self.layout.size))
         for c, n, p in zip(clients.split(rows), count.split(rows), weight.split(rows), strict=True):
             epochs, batch_size = self._epochs[c].long(), self._batch_size[c].long()
             work = Work(

@@ -35,8 +35,6 @@ from .malloc import keep_memory
 from .parcel import pack, portable, span, unpack
 from .serial import Serial
 
-#: Blocks in flight: workers begin the next one while the last clients of this one train.
-AHEAD = 2
 #: A client that takes its worker down this often is given up.
 TRIES = 3
 #: Numbers in the index vectors (of windows) that a worker keeps from one block to the next.
@@ -122,12 +120,14 @@ class Processes:
         self._windows: dict[int, Tensor] = {}
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Train blocks with at most `AHEAD` in flight; yields them in order."""
+        """Train blocks, enough of them in flight to keep everybody busy; yields them in order."""
         self._start()
         source, flight, todo = iter(works), deque[Block](), deque[Parcel]()
         try:
             while True:
-                while len(flight) < AHEAD and (work := next(source, None)) is not None:
+                while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._count:
+                    if (work := next(source, None)) is None:
+                        break
                     flight.append(self._open(work))
                     pieces = self._kernel.pieces(self.problem, work, self._count)
                     todo.extend(Parcel(flight[-1], rows.tolist()) for rows in pieces)

@@ -96,6 +96,7 @@ class RayEngine:
         self._count = workers or max(1, ray.cpus)
         self._actors = Actors(self._hire, self._count, timeout)
         self._problem: Any = None
+        self._shared: tuple[Vec, int, Any] | None = None
         self._pace = 0.0  # seconds per step, as seen so far
         self.equality = f"as serial to rounding, by {self._count} workers" if sums else "bit for bit as serial"
         self.name = f"ray ({self._count} workers{', reduce=worker: ' + self.equality if sums else ''})"
@@ -124,6 +125,7 @@ class RayEngine:
                 extra = tuple(block.extra) if block.work.probe else ()
                 yield block.work, Result(delta, block.loss, block.seconds, extra)
         finally:
+            self._shared = None
             if self._actors.busy:  # left in the middle: nobody waits for those results
                 self._actors.close()
 
@@ -177,8 +179,15 @@ class RayEngine:
 
     def _open(self, work: Work) -> Block:
         n = len(work)
-        shared = _put(work.start[0]) if work.start.stride(0) == 0 else None
+        shared = self._share(work.start[0]) if work.start.stride(0) == 0 else None
         return Block(work, shared, n, [0] * n, torch.zeros(n), torch.zeros(n), [{}] * n)
+
+    def _share(self, start: Vec) -> Any:
+        """The model that a block's rows start from, in the object store: once for all blocks of a round."""
+        last = self._shared
+        if last is None or last[0].data_ptr() != start.data_ptr() or last[0]._version != last[1]:
+            self._shared = last = (start, start._version, _put(start))
+        return last[2]
 
     def _feed(self, todo: deque[tuple[Block, int]]) -> None:
         """Give every idle actor its next rows, and one more message to wait behind them while there are plenty."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +30,7 @@ ELAPSED = "elapsed"
 #: Values in one request; MLflow takes no more.
 BATCH = 1000
 #: Seconds: between looks at the file; without an answer after the run's end.
-LOOK, PATIENCE = 0.25, 5.0
+LOOK, PATIENCE = 0.1, 5.0
 #: Seconds that a run waits at its end: for a server, which goes on being served by the sender, and for files.
 WAIT_SERVER, WAIT_FILES = 5.0, 60.0
 
@@ -250,6 +250,8 @@ class Tracking:
             where = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
             remote = name == "wandb" or (name == "mlflow" and where.startswith(("http:", "https:", "databricks")))
             place(path, name).parent.mkdir(exist_ok=True)
+            if before := read_state(path, name):
+                write_state(path, name, before | {"finished": ""})  # the run goes on
             command = [sys.executable, "-m", "arno", "track", str(path), "--to", f"{name}@{uri}" if uri else name]
             log = (path / "track" / f"{name}.log").open("a")
             with log:
@@ -267,8 +269,10 @@ class Tracking:
         """The run is over: wait a while for the senders, and say what is left to do."""
         lines, began = [], time.monotonic()
         for name, (sender, wait) in self._senders.items():
-            with suppress(subprocess.TimeoutExpired):
-                sender.wait(max(began + wait - time.monotonic(), 0))
+            while sender.poll() is None and time.monotonic() < began + wait and not self._sent(name):
+                time.sleep(0.02)
+            if sender.returncode is None and self._sent(name):
+                sender.returncode = 0  # all is sent; we need not wait for an interpreter to put its things away
             later = f"`arno track {self.path} --to {name}` sends the rest"
             if sender.returncode is None:
                 sender.returncode = 0  # it goes on without us; no warning that it does
@@ -277,6 +281,10 @@ class Tracking:
                 why = read_state(self.path, name).get("error", f"see {self.path / 'track' / f'{name}.log'}")
                 lines.append(f"{name} did not take everything ({why}); nothing is lost: {later}")
         return lines
+
+    def _sent(self, name: str) -> bool:
+        """Whether a tracker has everything of the run that is over."""
+        return bool(read_state(self.path, name).get("finished"))
 
 
 def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) -> int:
@@ -319,8 +327,8 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
                     if status != "running" and state.get("finished") != status:
                         sink.finish(folder, status)
                         state |= {"finished": status, "error": ""}
-                    write_state(path, name, state)
                     sink.close()
+                    write_state(path, name, state)
                     return total
                 last = time.monotonic()
             except ArnoError:

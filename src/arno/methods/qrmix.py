@@ -36,7 +36,7 @@ from ..core.part import Part
 from ..core.work import Job, Result, Vec, Work
 from ..errors import ArnoError
 from ..models.network import last_linear
-from ..problems.classification import EVAL_BATCH, Classification, ClassificationLearner
+from ..problems.classification import Classification, ClassificationLearner
 from . import methods, parts
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def last_layer(learner: ClassificationLearner, client: int) -> tuple[Tensor, Ten
     try:
         with torch.no_grad():
             rows = problem.partition[client].to(problem.device)
-            outputs = [module(problem.inputs(problem.x[r])) for r in rows.split(EVAL_BATCH)]
+            outputs = [module(problem.inputs(problem.x[r])) for r in rows.split(problem.eval_batch)]
     finally:
         hook.remove()
         module.train()

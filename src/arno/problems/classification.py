@@ -28,7 +28,8 @@ from ..models.network import Network, last_linear, narrow
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
-EVAL_BATCH = 256
+#: Scoring takes up to 256 samples at a time, fewer of those with more than this many numbers among them, at least 16.
+EVAL = 2**18
 DECILES = [f"p{q}" for q in range(0, 101, 10)]
 
 
@@ -103,6 +104,11 @@ class Classification:
         return epochs * -(-self.sizes[clients] // batch_size)
 
     @cached_property
+    def eval_batch(self) -> int:
+        """How many samples are scored at a time: a power of two."""
+        return min(256, 1 << (max(16, EVAL // self.x[0].numel()).bit_length() - 1))
+
+    @cached_property
     def head(self) -> tuple[slice, slice]:
         """Where the last linear layer's weight and bias lie in the vector."""
         found = last_linear(self.module)
@@ -165,7 +171,8 @@ class Classification:
         if tally is None:
             counts, losses = self.tally(w, split, 0, n)
         else:
-            pieces = [(at, min(at + 8 * EVAL_BATCH, n)) for at in range(0, n, 8 * EVAL_BATCH)]
+            step = 8 * self.eval_batch
+            pieces = [(at, min(at + step, n)) for at in range(0, n, step)]
             found = tally(w, split, pieces)
             counts, losses = sum(c for c, _ in found), [loss for _, more in found for loss in more]
         return counts.view(self.classes, self.classes), sum(losses) / n
@@ -223,9 +230,8 @@ class Classification:
     @torch.inference_mode()
     def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         self._evaluator.copy_(w)
-        for at in range(0, len(y), EVAL_BATCH):
-            inputs = self.inputs(x[at : at + EVAL_BATCH])
-            yield self._eval_module(inputs), y[at : at + EVAL_BATCH]
+        for some, labels in zip(x.split(self.eval_batch), y.split(self.eval_batch), strict=True):
+            yield self._eval_module(self.inputs(some)), labels
 
     @cached_property
     def _eval_module(self) -> nn.Module:
