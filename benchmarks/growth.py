@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 
 ROWS = {
-    "cohort": ([10, 30, 100, 300, 1000], "softmax, N = 1e5"),
+    "cohort": ([10, 30, 100, 300, 1_000, 3_000], "softmax, N = 1e5"),
     "clients": ([100, 1_000, 10_000, 100_000, 1_000_000], "softmax, 100 a round"),
     "parameters": ([1e4, 1e5, 1e6, 1e7], "MLP with one hidden layer, 10 a round"),
     "cores": ([1, 2], "LeNet-5, 10 a round"),

@@ -1,13 +1,12 @@
 """The reference engine: errors name the client and the round; a diverged client stops the run or is dropped."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.nn import functional as F
 
 from arno.core.federation import Federation, Local
 from arno.core.layout import bind, flatten
+from arno.engines.schedule import order, pieces
 from arno.engines.serial import Serial, serial
 from arno.errors import ArnoError
 from arno.methods.fedvarp import Varp
@@ -91,10 +90,27 @@ def test_the_written_out_gradient_is_autograds(hidden, activation):
 
 
 @pytest.mark.parametrize("steps", [[3] * 100, [40, 7, 30, 7, 6, 5, 5, 2, 1, 1], [1], [0, 0]], ids=len)
-def test_pieces_hold_every_row_once_the_longest_first(steps):
-    pieces = Serial.pieces(None, SimpleNamespace(steps=torch.tensor(steps)), 2)
-    rows = torch.cat(pieces).tolist()
-    assert sorted(rows) == list(range(len(steps)))
-    assert [steps[j] for j in rows] == sorted(steps, reverse=True)
-    assert all(len(piece) == 1 or sum(steps[j] for j in piece.tolist()) <= sum(steps) / 4 for piece in pieces)
-    assert len(pieces) <= 16
+def test_pieces_hold_every_row_once_and_no_crumbs(steps):
+    found = pieces(torch.tensor(steps), 2)
+    assert sorted(torch.cat(found).tolist()) == list(range(len(steps)))
+    assert all(len(piece) == 1 or sum(steps[j] for j in piece.tolist()) <= sum(steps) / 4 for piece in found)
+    assert len(found) <= 16
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_pieces_end_no_later_than_longest_first(workers):
+    def end(sequence):
+        free = [0] * workers
+        for i in sequence:
+            free[free.index(min(free))] += loads[i]
+        return max(free)
+
+    draw = torch.Generator().manual_seed(workers)
+    better = 0
+    for _ in range(50):
+        loads = sorted((torch.rand(4 * workers, generator=draw) * 40).int().add(1).tolist(), reverse=True)
+        found = order(loads, workers)
+        assert sorted(found) == list(range(len(loads)))
+        assert end(found) <= end(range(len(loads)))
+        better += end(found) < end(range(len(loads)))
+    assert better > 10 or workers == 1

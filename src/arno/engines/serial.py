@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from ..core.local import Learner, Problem, train
 from ..core.work import Job, Mat, Result, Vec, Work
 from ..errors import ArnoError
-from . import engines
+from . import engines, schedule
 from .malloc import keep_memory
 
 
@@ -61,19 +60,8 @@ class Serial:
 
     @staticmethod
     def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
-        """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late.
-
-        A piece holds a share of the steps that are left, but no crumbs: each has to be sent.
-        """
-        rows = work.steps.argsort(descending=True, stable=True)
-        done, pieces, at = work.steps[rows].cumsum(0).tolist(), [], 0
-        while at < len(rows):
-            before = done[at - 1] if at else 0
-            share = max(done[-1] - before, done[-1] / 8) / (2 * workers)
-            upto = max(at + 1, bisect_right(done, before + share, at))
-            pieces.append(rows[at:upto])
-            at = upto
-        return pieces
+        """Rows that a worker takes at a time."""
+        return schedule.pieces(work.steps, workers)
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
         """Scores of models on a split."""

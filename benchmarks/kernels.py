@@ -1,0 +1,103 @@
+"""Steps of single clients against torch by itself: gradients written out, lean convolutions, filters in eights.
+
+    python benchmarks/kernels.py [--repeats 25]
+
+Forward and backward pass on one thread, both ways in turn; medians, and how many times as fast Arno's way is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent / "speed"))
+from common import network
+
+from arno.core.layout import bind, flatten
+from arno.engines.malloc import keep_memory
+from arno.models.convolutional import ConvNet, lenet5
+from arno.models.lean import lean
+from arno.models.linear import MLP, Backprop
+
+
+class AsGiven(nn.Module):
+    """LeNet-5 with its six filters as they are."""
+
+    def __init__(self, net: ConvNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.net.convs:
+            x = torch.relu(F.max_pool2d(conv(x), 2))
+        x = x.flatten(1)
+        for layer in self.net.hidden:
+            x = torch.relu(layer(x))
+        return self.net.head(x)
+
+
+def automatic(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """A step by autograd, gradients in a flat buffer."""
+    w = flatten(net)
+    g = torch.zeros_like(w)
+    bind(net, w, g)
+
+    def step() -> None:
+        g.zero_()
+        F.cross_entropy(net(x), y).backward()
+
+    return step
+
+
+def written(net: MLP, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """The same by `Backprop`."""
+    w = flatten(net)
+    backprop = Backprop(net, w, torch.zeros_like(w))
+    return lambda: backprop(x, y) and None
+
+
+def images(n: int, channels: int, side: int) -> tuple[Tensor, Tensor]:
+    """Random ones, in channels_last."""
+    x = torch.randn(n, side, side, channels).permute(0, 3, 1, 2)
+    return x, torch.randint(10, (n,))
+
+
+def compare(name: str, theirs: Callable[[], None], ours: Callable[[], None], repeats: int, times: int) -> None:
+    spent: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats + 2):
+        for way, many in zip((theirs, ours), spent, strict=True):
+            began = perf_counter()
+            for _ in range(times):
+                way()
+            many.append((perf_counter() - began) / times * 1e3)
+    torchs, arnos = (median(many[2:]) for many in spent)
+    print(f"{name:<44} torch {torchs:8.3f} ms   Arno {arnos:8.3f} ms   {torchs / arnos:5.2f} times as fast")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=25)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    keep_memory()
+    for name, hidden in (("softmax regression, 20 samples of 784", ()), ("perceptron 784-128-10, 20 samples", (128,))):
+        net, (x, y) = MLP(784, hidden, 10, "relu"), images(20, 1, 28)
+        compare(name, automatic(net, x, y), written(deepcopy(net), x, y), repeats, 100)
+    net, (x, y) = lenet5((1, 28, 28), 10), images(32, 1, 28)
+    compare("LeNet-5, 32 images", automatic(AsGiven(deepcopy(net)), x, y), automatic(net, x, y), repeats, 10)
+    net, (x, y) = network("W3"), images(64, 3, 32)
+    compare("W3's network, 64 images", automatic(deepcopy(net), x, y), automatic(lean(net), x, y), repeats, 1)
+
+
+if __name__ == "__main__":
+    main()
