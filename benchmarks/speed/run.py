@@ -64,12 +64,11 @@ def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[C
         found.append(Contender("Arno on Ray", ray))
         found.append(Contender("Arno on Ray, workers add up", (*ray, "engine.reduce=worker")))
         found.append(Contender("Arno, processes", (*ray[:-1], "engine=processes")))
-    if method == "fedavg":
-        for threads in sorted({1, cores}):
-            name = f"by hand, {threads} thread{'s' * (threads > 1)}"
-            found.append(Contender(name, (python, "by_hand.py", "FOLDER", "ROUNDS", str(threads)), threads))
+    own = [method] if method != "fedavg" else []
+    for threads in sorted({1, cores}):
+        name = f"by hand, {threads} thread{'s' * (threads > 1)}"
+        found.append(Contender(name, (python, "by_hand.py", "FOLDER", "ROUNDS", str(threads), *own), threads))
     if peers and method != "fedvarp":
-        own = [method] if method != "fedavg" else []
         if method == "fedavg":
             found.append(Contender("Flower", (str(peers / "flower/bin/python"), "by_flower.py", "FOLDER", "ROUNDS")))
         torchrun = (str(peers / "pfl/bin/torchrun"), f"--nproc_per_node={cores}", "by_pfl.py", "FOLDER", "ROUNDS", *own)
