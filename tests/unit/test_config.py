@@ -166,3 +166,17 @@ def test_as_overrides_is_the_way_back(overrides):
 )
 def test_what_is_written_reads_back(value):
     assert parse(f"key={written(value)}") == ("key", value)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["lr=0.1"], r"try local\.lr="),
+        (["method=fedprox", "mu=1"], r"try method\.mu="),
+        (["mu=1"], r"try method=fedprox method\.mu="),
+        (["rouns=3"], "did you mean 'rounds'"),
+    ],
+)
+def test_a_setting_without_its_group_is_told_where_it_lives(words, remedy):
+    with pytest.raises(ArnoError, match=remedy):
+        compose(words)

@@ -12,6 +12,7 @@ import os
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -308,7 +309,22 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
                 f"unknown key {key!r}", f"{group}={config[group].kind} has no settings", f"leave out {key}"
             )
         known = mine
+    else:
+        inside = [k for k in known if k.endswith(f".{key}")] or _owners(key)
+        if inside:
+            return ArnoError(f"unknown key {key!r}", "a setting is written with its group", f"try {inside[0]}=...")
     return unknown("key", key, known)
+
+
+def _owners(key: str) -> list[str]:
+    """The choices of groups that have this setting, as one writes them."""
+    found = []
+    for group in GROUPS:
+        for name in registry(group).names():
+            with suppress(ArnoError):  # one whose file is the user's
+                if key in registry(group).settings(name):
+                    found.append(f"{group}={name} {group}.{key}")
+    return found
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
