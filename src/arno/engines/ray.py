@@ -40,7 +40,7 @@ from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.
 TRIES = 3
-#: A message should carry at least this many seconds of training, the last of a block half of it.
+#: A message should carry at least this many seconds of training.
 WORTH = 0.03
 #: Tensors of the problem from this size on are read where they lie in the object store.
 SHARED = 2**16
@@ -203,7 +203,7 @@ class RayEngine:
         block, row = todo.popleft()
         steps, others = block.work.steps, [j for other, j in todo if other is block]
         rows, taken, left = [row], int(steps[row]), int(steps[[row, *others]].sum())
-        crumbs = 0 < self._pace * left < WORTH / 2
+        crumbs = 0 < self._pace * left < WORTH / self._count  # not worth dealing out
         most = 1 + len(others) if crumbs else -(-(1 + len(others)) // self._count)
         while len(rows) < most:
             if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:

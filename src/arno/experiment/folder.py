@@ -223,8 +223,9 @@ def _column(values: list[Any]) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    array = np.asarray(values)
-    if array.dtype.kind not in "if":
+    plain = values and isinstance(values[0], int | float)  # lists may be ragged
+    array = np.asarray(values) if plain else None
+    if array is None or array.dtype.kind not in "if":
         return pa.array(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(array)])
 
