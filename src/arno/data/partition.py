@@ -45,7 +45,8 @@ class Partition:
         """The sample indices of one client, int64."""
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
-        return self.indices[self.offsets[client] : self.offsets[client + 1]].long()
+        first, last = self.offsets[client : client + 2].tolist()
+        return self.indices[first:last].long()
 
     @property
     def sizes(self) -> Tensor:

@@ -105,8 +105,14 @@ class Ray:
 
 #: No usage statistics, and no warnings that concern Ray's developers.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-#: A local Ray whose metrics nobody reads does not collect them: its cores are the workers'.
-LEAN = {"RAY_enable_metrics_collection": "0", "RAY_task_events_report_interval_ms": "0", "RAY_event_stats": "0"}
+#: A local Ray whose metrics nobody reads does not collect them: its cores are the workers'. Answers of up to 4 MiB
+#: come straight back, without the detour over the object store.
+LEAN = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_max_direct_call_object_size": str(2**22),
+}
 
 
 def _has_token() -> bool:

@@ -302,7 +302,7 @@ class ClassificationLearner:
         chunk = max(1, CHUNK // (size * problem.x[0].numel())) * size
         with self._own_draws(job):
             for _ in range(job.epochs):
-                order = rows[torch.randperm(len(rows), generator=shuffle)] if job.sgd.shuffle else rows
+                order = rows.index_select(0, torch.randperm(len(rows), generator=shuffle)) if job.sgd.shuffle else rows
                 for piece in order.to(problem.device).split(chunk):
                     x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
                     if augment is not None:
