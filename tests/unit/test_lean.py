@@ -49,6 +49,29 @@ def test_the_gradient_of_the_gradient_is_torchs():
     assert torch.allclose(*found, rtol=1e-9, atol=1e-16)
 
 
+class Skips(nn.Module):
+    """Takes what ReLU leaves out of the middle of its sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, x):
+        middle = self.block[:2](x)
+        return middle.mean() + self.block[2](middle).mean()
+
+
+def test_only_sequences_are_put_in_another_order():
+    x, _ = batch()
+    torch.manual_seed(3)
+    own = Skips().double()
+    assert torch.equal(lean(deepcopy(own))(x), own(x))
+    nested = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)), nn.Flatten()).double()
+    changed = lean(deepcopy(nested))
+    assert isinstance(changed[0][1], nn.MaxPool2d)
+    assert torch.equal(changed(x), nested(x))
+
+
 def test_what_does_not_suit_stays():
     odd = [nn.Conv2d(32, 64, 3, stride=2), nn.Conv2d(32, 64, 3, padding="same"), nn.Conv2d(32, 64, 1)]
     odd += [
