@@ -30,7 +30,7 @@ ELAPSED = "elapsed"
 #: Values in one request; MLflow takes no more.
 BATCH = 1000
 #: Seconds: between looks at the file; without an answer after the run's end.
-LOOK, PATIENCE = 0.1, 5.0
+LOOK, PATIENCE = 0.25, 5.0
 #: Seconds that a run waits at its end: for a server, which goes on being served by the sender, and for files.
 WAIT_SERVER, WAIT_FILES = 5.0, 60.0
 
