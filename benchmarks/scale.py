@@ -4,8 +4,8 @@
 
 1. Constants, measured here: seconds per sample and parameter of dense and of convolutional training, what a message
    costs its sender and its way, bytes per second through the object store and through the server's sum.
-2. A simulation of the schedule (rows longest first, shares of what is left, a sender that handles one message at a
-   time) with those constants, beside real rounds on Ray at sizes that run here.
+2. A simulation of the schedule (pieces as the engine cuts them, a sender that handles one message at a time) with
+   those constants, beside real rounds on Ray at sizes that run here.
 3. The same simulation and the closed-form bounds at 1,000,000 clients, cohorts of 10,000, d = 1e8, 1,000 workers.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
@@ -22,16 +23,18 @@ import numpy as np
 import ray
 import torch
 
-from arno.core.federation import Federation, Local
+from arno.core.federation import BLOCK, ROWS, Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.engines.ray import WORTH, ray_engine
+from arno.engines.schedule import pieces
 from arno.engines.serial import Serial
 from arno.models import models
 from arno.problems.classification import Classification
 from arno.selection import Uniform
 
 CORES = 32  # of a node of the cluster that is planned
+STEPS = 5  # of a client's round, in the simulation
 
 
 @dataclass(frozen=True)
@@ -118,42 +121,40 @@ def simulate(r: Round, c: Constants) -> tuple[float, int]:
     size, one = 4 * r.d, r.samples * c.sample + (0 if r.sums else 4 * r.d / c.hand)
     row = size / c.link + size / c.take + (0 if r.sums else size / c.add)  # a vector's way into the sum, at the server
     last = size / c.hand if r.sums else 0.0
-    left, now, messages = r.cohort, 0.0, 0
-    share = -(-r.cohort // r.workers)
+    todo, now = deque(messages(r, one)), 0.0
+    sent = len(todo)
     out = size / min(c.link, c.take)  # the model's way to one node; they get it one after another
     free = [(out * (k // CORES + 1), k) for k in range(r.workers)]
     answers: list[tuple[float, int, int]] = []  # when, whose, how many rows
-    while left or answers:
-        if left and free and (not answers or max(now, free[0][0]) <= max(now, answers[0][0])):
-            at, k = heapq.heappop(free)
-            rows = share if r.sums else chunk(left, r.workers, one)
-            rows = min(rows, left)
-            left -= rows
+    while todo or answers:
+        if todo and free and (not answers or max(now, free[0][0]) <= max(now, answers[0][0])):
+            (at, k), rows = heapq.heappop(free), todo.popleft()
             now = max(now, at) + c.send
-            messages += 1
             heapq.heappush(answers, (now + c.way + rows * one + last, k, rows))
             continue
         at, k, rows = heapq.heappop(answers)
         now = max(now, at) + c.send + (row if r.sums else rows * row)
         heapq.heappush(free, (at, k))
-    return now, messages
+    return now, sent
 
 
-def chunk(left: int, workers: int, one: float) -> int:
-    """How many rows of equal length the engine puts into a message."""
-    rows, most = max(1, left // (4 * workers)), -(-left // workers)
-    while rows < most and rows * one < WORTH:
-        rows += 1
-    return rows
+def messages(r: Round, one: float) -> list[int]:
+    """How many rows of equal length, which take `one` second, the engine puts into each message of a round."""
+    if r.sums:
+        return [len(share) for share in np.array_split(np.arange(r.cohort), r.workers)]
+    rows = max(1, min(ROWS, BLOCK // max(1, r.d)))
+    blocks = [min(rows, r.cohort - at) for at in range(0, r.cohort, rows)]
+    least = WORTH / (one / STEPS) if one else 0.0
+    return [len(piece) for n in blocks for piece in pieces(torch.full((n,), STEPS), r.workers, least)]
 
 
 def bounds(r: Round, c: Constants) -> dict[str, float]:
     """What each resource alone would need."""
     vectors = r.workers if r.sums else r.cohort
-    messages = simulate(replace(r, d=0), replace(c, sample=0.0))[1]
+    count = len(messages(r, r.samples * c.sample))
     return {
         "workers train": -(-r.cohort // r.workers) * r.samples * c.sample,
-        "server sends": 2 * messages * c.send,
+        "server sends": 2 * count * c.send,
         "model goes out": -(-r.workers // CORES) * 4 * r.d / min(c.link, c.take),
         "deltas travel": vectors * 4 * r.d / c.link,
         "server copies and adds": vectors * 4 * r.d * (1 / c.take + (0 if r.sums else 1 / c.add)),
@@ -180,10 +181,10 @@ def check() -> Constants:
             spent = timed(fed.round)
             fed.engine.close()
             r = Round(cohort, samples, made.layout.d, workers)
-            predicted, messages = simulate(r, c)
+            predicted, sent = simulate(r, c)
             print(
                 f"| {model}, d = {r.d:,} | {cohort} | {samples} | {workers} | {spent:.3f} | {predicted:.3f} | "
-                f"{max(bounds(r, c).values()):.3f} | {messages} |"
+                f"{max(bounds(r, c).values()):.3f} | {sent} |"
             )
     assert c is not None
     return c

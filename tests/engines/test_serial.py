@@ -80,7 +80,7 @@ def test_the_written_out_gradient_is_autograds(hidden, activation):
     written, automatic = torch.full_like(w, torch.nan), torch.zeros_like(w)
     backprop = Backprop(net, w, written)
     for n in (9, 1, 9):
-        x, y = torch.randn(n, 1, 3, 4, dtype=torch.float64), torch.randint(4, (n,))
+        x, y = torch.randn(n, 12, dtype=torch.float64), torch.randint(4, (n,))
         bind(net, w, automatic.zero_())
         loss = F.cross_entropy(net(x), y)
         loss.backward()
@@ -89,12 +89,23 @@ def test_the_written_out_gradient_is_autograds(hidden, activation):
         w.sub_(written)
 
 
-@pytest.mark.parametrize("steps", [[3] * 100, [40, 7, 30, 7, 6, 5, 5, 2, 1, 1], [1], [0, 0]], ids=len)
+@pytest.mark.parametrize("steps", [[3] * 100, [40, 7, 30, 7, 6, 5, 5, 2, 1, 1], [1], [0, 0], [5, 0, 0]], ids=str)
 def test_pieces_hold_every_row_once_and_no_crumbs(steps):
     found = pieces(torch.tensor(steps), 2)
     assert sorted(torch.cat(found).tolist()) == list(range(len(steps)))
     assert all(len(piece) == 1 or sum(steps[j] for j in piece.tolist()) <= sum(steps) / 4 for piece in found)
     assert len(found) <= 16
+
+
+@pytest.mark.parametrize("least", [1, 7, 30, 60, 140, 299, 601, 5000])
+def test_no_piece_is_less_than_is_worth_sending(least):
+    steps = torch.full((100,), 3)
+    found = pieces(steps, 4, least)
+    assert sorted(torch.cat(found).tolist()) == list(range(100))
+    assert (len(found) == 1) == (least >= 2 * 300)
+    assert len(found) == 1 or len(found) % 4 == 0  # as many for each worker
+    if least <= 300 / 4:  # where there is enough for everybody
+        assert min(int(steps[piece].sum()) for piece in found) >= least * 2 / 3 - 3
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -48,7 +48,12 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "velocity.mul_(sgd.momentum).add_(g, alpha=1 - sgd.momentum)",
         "momentum_and_clipping_are_those_of_torch",
     ),
-    ("core/local.py", "delta = w - start", "delta = w", "fedavg_with_one_step_of_everybody_is_gradient_descent"),
+    (
+        "core/local.py",
+        "torch.sub(w, start, out=delta)",
+        "delta.copy_(w)",
+        "fedavg_with_one_step_of_everybody_is_gradient_descent",
+    ),
     ("core/federation.py", "step = self.server_lr * v", "step = v", "server_lr_scales_the_step"),
     (
         "core/federation.py",

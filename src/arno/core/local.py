@@ -29,16 +29,20 @@ Tally = Callable[[Vec, str, Sequence[tuple[int, int]]], list[Any]]
 class Learner(Protocol):
     """A problem made ready for training in one place: flat buffers that its loss reads and its gradient fills."""
 
-    w: Vec
-    g: Vec
-    d: int
+    w: Vec  #: parameters, then buffers
+    p: Vec  #: the parameters in `w`
+    g: Vec  #: their gradient
 
     def batches(self, job: Job) -> Iterator[Any]:
         """The batches of all of the client's epochs, in their order."""
         ...
 
     def gradient(self, batch: Any, job: Job) -> Tensor:
-        """Write ∇ℓ(w; batch) into `g[:d]` and return the loss."""
+        """Write ∇ℓ(w; batch) into `g` and return the loss."""
+        ...
+
+    def autograd(self, job: Job) -> bool:
+        """Whether its gradients come from autograd; where they are written out, training skips autograd's books."""
         ...
 
 
@@ -88,9 +92,15 @@ class Problem(Protocol):
         ...
 
 
-def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
-    """Train one client; returns Δ_k (a new vector), the mean loss over its steps and what the probe made."""
-    w, g = learner.w, learner.g
+def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
+    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps and what the probe made."""
+    with torch.inference_mode(not learner.autograd(job)):
+        loss = _train(learner, job, delta)
+    return loss, {} if job.probe is None else job.probe(learner, job)
+
+
+def _train(learner: Learner, job: Job, delta: Vec) -> float:
+    w, p, g = learner.w, learner.p, learner.g
     window = job.window
     inside = None if window is None else window.index.to(w.device)
     cut = inside if window is not None and window.extract else None
@@ -98,11 +108,11 @@ def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
     start = job.start if cut is None else job.start[cut]
     drift = job.drift if job.drift is None or cut is None else job.drift[cut]
     w.copy_(start)
-    p, g, anchor = w[: learner.d], g[: learner.d], start[: learner.d]
-    drift = None if drift is None else drift[: learner.d]
+    anchor = start[: len(p)]
+    drift = None if drift is None else drift[: len(p)]
     mask = None
     if inside is not None and cut is None:
-        mask = torch.zeros_like(w).index_fill_(0, inside, 1)[: learner.d]
+        mask = torch.zeros_like(w).index_fill_(0, inside, 1)[: len(p)]
 
     sgd, velocity = job.sgd, None
     losses: list[Tensor] = []
@@ -122,8 +132,8 @@ def train(learner: Learner, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
             velocity = g.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(g)
         p.add_(g if velocity is None else velocity, alpha=-job.lr)
 
-    delta = w - start
-    if cut is not None:
-        delta = torch.zeros_like(job.start).index_copy_(0, cut, delta)
-    extra = {} if job.probe is None else job.probe(learner, job)
-    return delta, float(torch.stack(losses).mean(dtype=torch.float64)) if losses else 0.0, extra
+    if cut is None:
+        torch.sub(w, start, out=delta)
+    else:
+        delta.zero_().index_copy_(0, cut, w - start)
+    return sum(torch.stack(losses).tolist()) / len(losses) if losses else 0.0

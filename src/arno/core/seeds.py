@@ -27,11 +27,11 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def stream(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """A torch generator (on the CPU, so that devices agree) for this purpose."""
+def stream(seed: int, purpose: str, *numbers: int, generator: torch.Generator | None = None) -> torch.Generator:
+    """A torch generator (on the CPU, so that devices agree) for this purpose; a new one, or `generator` begun anew."""
     import torch
 
-    return torch.Generator().manual_seed(key(seed, purpose, *numbers))
+    return (generator or torch.Generator()).manual_seed(key(seed, purpose, *numbers))
 
 
 def numpy_stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:

@@ -63,9 +63,9 @@ class Job:
     given: Mapping[str, Vec] = field(default_factory=dict)
     probe: Probe | None = None
 
-    def stream(self, purpose: str) -> torch.Generator:
-        """This client's random stream of this round."""
-        return stream(self.seed, purpose, self.round, self.client)
+    def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
+        """This client's random stream of this round; `generator`: one to begin anew, where many are needed."""
+        return stream(self.seed, purpose, self.round, self.client, generator=generator)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Partition:
         """The sample indices of one client, int64."""
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
-        first, last = self.offsets[client : client + 2].tolist()
+        first, last = self.offsets.numpy()[client : client + 2].tolist()
         return self.indices[first:last].long()
 
     @property

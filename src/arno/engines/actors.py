@@ -159,6 +159,7 @@ class Call:
     arguments: tuple[Any, ...]
     clients: int = 0
     what: Any = None  # whatever the sender wants to find again
+    steps: int = 0  # how long it takes, beside others
     tries: int = 0
     answer: Any = None  # a reference, later the value
     heavy: Any = None  # a reference: what stays where it was made until somebody fetches it

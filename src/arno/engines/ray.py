@@ -1,10 +1,10 @@
 """Clients on a Ray cluster: persistent actors, one core and one thread each, bit for bit what `serial` computes.
 
 The problem goes into the object store once; every node fetches it once and its actors read the data where they lie.
-A message carries some rows of a block and the model they start from (once per block); the rows with most steps go
-first, few enough at a time that nobody ends late, enough that a message is worth its way. An actor answers with losses
-at once; the deltas stay on its node until their block's turn. An actor or node that is lost, or a client that takes
-too long, is run again elsewhere: a client's result depends on nothing but its row.
+A message carries some rows of a block: the longest first, few enough at a time that nobody ends late, enough that a
+message is worth its way. An actor answers with losses at once; the deltas stay on its node until their block's turn.
+An actor or node that is lost, or a client that takes too long, is run again elsewhere: a client's result depends on
+nothing but its row.
 
 With `reduce=worker` every worker's share of the cohort comes back as one weighted sum, and clients of small dense
 networks train together (see `batched`).
@@ -29,7 +29,7 @@ from ..core.local import Problem
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
-from . import engines
+from . import engines, schedule
 from .actors import Actors, Call, Ray
 from .auto import choose
 from .batched import Batched
@@ -44,6 +44,8 @@ TRIES = 3
 WORTH = 0.03
 #: Tensors of the problem from this size on are read where they lie in the object store.
 SHARED = 2**16
+#: A model of fewer bytes travels in every message; Ray would put a larger one into the store each time.
+LIGHT = 100_000
 
 
 @engines.register("ray", equality="bit for bit as serial")
@@ -88,6 +90,9 @@ class Block:
     delta: Tensor | None = None
 
 
+Piece = tuple[Block, list[int]]  #: some rows of a block
+
+
 class RayEngine:
     """The driver's side."""
 
@@ -107,15 +112,16 @@ class RayEngine:
         if self.sums:
             yield from self._summed(list(works))
             return
-        source, flight, todo = iter(works), deque[Block](), deque[tuple[Block, int]]()
+        source, flight, todo = iter(works), deque[Block](), deque[Piece]()
         try:
             while True:
                 while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._count:
                     if (work := next(source, None)) is None:
                         break
                     flight.append(self._open(work))
-                    longest = work.steps.argsort(descending=True, stable=True)
-                    todo.extend((flight[-1], j) for j in longest.tolist())
+                    least = WORTH / self._pace if self._pace else 0.0
+                    pieces = schedule.pieces(work.steps, self._count, least)
+                    todo.extend((flight[-1], rows.tolist()) for rows in pieces)
                 if not flight:
                     return
                 while (delta := self._fetched(flight[0], todo)) is None:
@@ -189,35 +195,25 @@ class RayEngine:
             self._shared = last = (start, start._version, _put(start))
         return last[2]
 
-    def _feed(self, todo: deque[tuple[Block, int]]) -> None:
-        """Give every idle actor its next rows, and one more message to wait behind them while there are plenty."""
-        for worker in self._actors.room(2):
-            if todo and (not worker.queue or len(todo) > self._count):
-                self._actors.send(worker, self._message(todo))
+    def _feed(self, todo: deque[Piece]) -> None:
+        """Give every idle actor its next piece; and one more, to whoever has least to do, while there are plenty.
 
-    def _message(self, todo: deque[tuple[Block, int]]) -> Call:
-        """The next rows: a share of the steps left in their block, or more where that is too little to send.
-
-        A row that was lost once goes alone, so that the one to blame is found.
+        A short piece is not worth the wait for somebody to be idle.
         """
-        block, row = todo.popleft()
-        steps, others = block.work.steps, [j for other, j in todo if other is block]
-        rows, taken, left = [row], int(steps[row]), int(steps[[row, *others]].sum())
-        crumbs = 0 < self._pace * left < WORTH / self._count  # not worth dealing out
-        most = 1 + len(others) if crumbs else -(-(1 + len(others)) // self._count)
-        while len(rows) < most:
-            if block.tries[row] or not todo or todo[0][0] is not block or block.tries[todo[0][1]]:
+        room = list(self._actors.room(2))
+        while todo and room:
+            worker = min(room, key=lambda worker: sum(call.steps for call in worker.queue))
+            block, rows = todo[0]
+            steps = int(block.work.steps[rows].sum())
+            if worker.queue and len(todo) <= self._count and not 0 < self._pace * steps < 2 * WORTH:
                 break
-            more = taken + int(steps[todo[0][1]])
-            if more * 2 * self._count > left and not 0 < self._pace * taken < WORTH:
-                break
-            rows.append(todo.popleft()[1])
-            taken = more
-        return Call(
-            "train", (pack(block.work, rows, shared=block.start is not None), block.start), len(rows), (block, rows)
-        )
+            todo.popleft()
+            packed = pack(block.work, rows, shared=block.start is not None)
+            self._actors.send(worker, Call("train", (packed, block.start), len(rows), (block, rows), steps))
+            if len(worker.queue) == 2:
+                room.remove(worker)
 
-    def _collect(self, todo: deque[tuple[Block, int]]) -> None:
+    def _collect(self, todo: deque[Piece]) -> None:
         """Wait for news; rows that were lost go to the front of the queue."""
         for call, begun, why in self._actors.wait():
             block, rows = call.what
@@ -233,15 +229,15 @@ class RayEngine:
             pace = float(block.seconds[rows].sum()) / max(1, int(block.work.steps[rows].sum()))
             self._pace = pace if not self._pace else 0.8 * self._pace + 0.2 * pace
 
-    def _again(self, block: Block, rows: list[int], begun: bool, why: str, todo: deque[tuple[Block, int]]) -> None:
+    def _again(self, block: Block, rows: list[int], begun: bool, why: str, todo: deque[Piece]) -> None:
         for j in rows:
             block.tries[j] += begun
             if block.tries[j] >= TRIES:
                 client = int(block.work.clients[j])
                 _give_up(f"client {client} in round {block.work.round + 1}", why)
-        todo.extendleft((block, j) for j in reversed(rows))
+        todo.extendleft((block, [j]) for j in reversed(rows))  # alone, so that the one to blame is found
 
-    def _fetched(self, block: Block, todo: deque[tuple[Block, int]]) -> Tensor | None:
+    def _fetched(self, block: Block, todo: deque[Piece]) -> Tensor | None:
         """Fetch the deltas of the block whose turn it is, as they come: all of them, or None while some are missing.
 
         What was lost with its node since it was answered is run again.
@@ -415,10 +411,10 @@ def dumps(problem: Problem) -> tuple[bytes, list[Any]]:
 
 
 def _put(w: Vec) -> Any:
-    """A vector in the object store, once for all who read it."""
+    """A vector on its way to many: as it is where it is light, else in the object store, once for all who read it."""
     import ray
 
-    return ray.put(w.numpy())
+    return w.numpy() if w.nbytes < LIGHT else ray.put(w.numpy())
 
 
 def _unpack(packed: dict[str, Any], start: Any) -> Work:

@@ -8,20 +8,36 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def pieces(steps: Tensor, workers: int) -> list[Tensor]:
+def pieces(steps: Tensor, workers: int, least: float = 0.0) -> list[Tensor]:
     """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late.
 
-    A piece holds a share of the steps that are left, but no crumbs: each has to be sent.
+    Each wave has a piece for every worker and holds half of the steps that are left, as long as its pieces have
+    `least` steps and are no crumbs of the whole; the rest is cut into equal pieces, as many for each worker.
+
+    >>> import torch
+    >>> [len(piece) for piece in pieces(torch.full((96,), 3), 2)]
+    [24, 24, 12, 12, 6, 6, 3, 3, 3, 3]
+    >>> [len(piece) for piece in pieces(torch.full((96,), 3), 2, least=50)]
+    [24, 24, 24, 24]
     """
     rows = steps.argsort(descending=True, stable=True)
     done, found, at = steps[rows].cumsum(0).tolist(), [], 0
-    while at < len(rows):
-        before = done[at - 1] if at else 0
-        share = max(done[-1] - before, done[-1] / 8) / (2 * workers)
-        upto = max(at + 1, bisect_right(done, before + share, at))
-        found.append(rows[at:upto])
-        at = upto
+    for end in _ends(done[-1], workers, least):
+        if at < len(rows) and end >= (done[at - 1] if at else 0):
+            upto = max(at + 1, bisect_right(done, end, at))
+            found.append(rows[at:upto])
+            at = upto
     return [found[i] for i in order([int(steps[piece].sum()) for piece in found], workers)]
+
+
+def _ends(total: int, workers: int, least: float) -> list[float]:
+    """After how many steps pieces end, if rows could be cut anywhere."""
+    least, left, ends = max(least, total / (16 * workers), 1), float(total), list[float]()
+    while left >= 2 * workers * least:
+        ends += [total - left + left * i / (2 * workers) for i in range(1, workers + 1)]
+        left /= 2
+    count = workers * max(1, round(left / (workers * least))) if 2 * left > least else 1
+    return [*ends, *(total - left * i / count for i in reversed(range(count)))]
 
 
 def order(loads: Sequence[int], workers: int) -> list[int]:

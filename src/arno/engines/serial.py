@@ -52,7 +52,7 @@ class Serial:
         loss, seconds, extra = [], [], []
         for j, job in enumerate(work.jobs()):
             began = perf_counter()
-            delta[j], mean, more = self.client(job)
+            mean, more = self.client(job, delta[j])
             loss.append(mean)
             extra.append(more)
             seconds.append(perf_counter() - began)
@@ -78,10 +78,10 @@ class Serial:
         """The scores of a round's record."""
         return self.problem.report(w, clients)
 
-    def client(self, job: Job) -> tuple[Vec, float, dict[str, Tensor]]:
+    def client(self, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
         """Train one client; an exception says which one it was."""
         try:
-            return train(self._learner(job), job)
+            return train(self._learner(job), job, delta)
         except ArnoError:
             raise
         except Exception as error:

@@ -79,27 +79,28 @@ class Backprop:
         layout, self.tanh = Layout.of(module), module.activation == "tanh"
         names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
         of, into = layout.views(w), layout.views(g)
-        self.layers = [(of[f"{name}.weight"], of[f"{name}.bias"]) for name in names]
-        self.gradients = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
-        self.minus: dict[int, Tensor] = {}
+        *self.hidden, self.head = [(of[f"{name}.weight"].t(), of[f"{name}.bias"]) for name in names]
+        *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
+        self.one = torch.eye(len(self.head[1]), dtype=w.dtype, device=w.device)  # row y: 1_y
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Write the gradient and return the loss."""
-        n, inputs = y.shape[0], [x if x.ndim == 2 else x.flatten(1)]
-        for matrix, bias in self.layers[:-1]:
-            z = torch.addmm(bias, inputs[-1], matrix.t())
-            inputs.append(z.tanh_() if self.tanh else z.relu_())
-        matrix, bias = self.layers[-1]
-        log_p = torch.addmm(bias, inputs[-1], matrix.t()).log_softmax(1)
+        h, inputs = x, []
+        for matrix, bias in self.hidden:
+            inputs.append(h)
+            z = torch.addmm(bias, h, matrix)
+            h = z.tanh_() if self.tanh else z.relu_()
+        matrix, bias = self.head
+        log_p = torch.addmm(bias, h, matrix).log_softmax(1)
         loss = F.nll_loss(log_p, y)
-        if n not in self.minus:
-            self.minus[n] = log_p.new_full((n, 1), -1.0)
-        delta = log_p.exp_().scatter_add_(1, y.unsqueeze(1), self.minus[n]).div_(n)
-        for (matrix, _), (to, to_bias), h in zip(
-            reversed(self.layers), reversed(self.gradients), reversed(inputs), strict=True
-        ):
+        delta = log_p.exp_().sub_(self.one.index_select(0, y)).div_(len(y))
+        to, to_bias = self.top
+        while True:
             torch.mm(delta.t(), h, out=to)
             torch.sum(delta, 0, out=to_bias)
-            if h is not inputs[0]:
-                delta = (delta @ matrix).mul_(1 - h * h if self.tanh else h > 0)
-        return loss
+            if not inputs:
+                return loss
+            delta = (delta @ matrix.t()).mul_(1 - h * h if self.tanh else h > 0)
+            h = inputs.pop()
+            matrix, _ = self.hidden[len(inputs)]
+            to, to_bias = self.below[len(inputs)]

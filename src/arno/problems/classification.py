@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -245,8 +245,7 @@ class Classification:
         return torch.zeros(self.layout.size, device=self.device, dtype=self.dtype)
 
     def _make(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(seed, "init"))
+        with _seeded(key(seed, "init")):
             return self.build().to(self.device, self.dtype)
 
 
@@ -287,43 +286,45 @@ class ClassificationLearner:
     def __init__(self, problem: Classification, module: nn.Module) -> None:
         self.problem, self.module = problem, module.train()
         self.layout = Layout.of(module)
-        self.d = self.layout.d
         self.w = torch.zeros(self.layout.size, device=problem.device, dtype=problem.dtype)
-        self.g = torch.zeros_like(self.w)
+        self.p = self.w[: self.layout.d]
+        self.g = torch.zeros_like(self.p)
         bind(module, self.w, self.g)
         self.backprop = Backprop(module, self.w, self.g) if type(module) is MLP else None
+        self._shuffle = torch.Generator()
 
     def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
         """Every epoch a new order; consecutive batches of it, the last one smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
-        shuffle = job.stream("batches")
+        shuffle = job.stream("batches", self._shuffle)
         augment = job.stream("augment") if job.sgd.augment else None
-        chunk = max(1, CHUNK // (size * problem.x[0].numel())) * size
+        chunk = max(1, CHUNK // (size * problem.x.shape[1:].numel())) * size
         with self._own_draws(job):
             for _ in range(job.epochs):
                 order = rows.index_select(0, torch.randperm(len(rows), generator=shuffle)) if job.sgd.shuffle else rows
-                for piece in order.to(problem.device).split(chunk):
+                order = order.to(problem.device)
+                for piece in order.split(chunk) if len(order) > chunk else (order,):
                     x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
                     if augment is not None:
                         x = problem.transform.augment(x, augment)
                     x = problem.inputs(x) if self.backprop is None else problem.inputs(x).flatten(1)
                     yield from zip(x.split(size), y.split(size), strict=True)
 
-    @contextmanager
-    def _own_draws(self, job: Job) -> Iterator[None]:
+    def _own_draws(self, job: Job) -> AbstractContextManager[None]:
         """A user's network may draw random numbers (dropout): its draws must not depend on the order of clients."""
         if isinstance(self.module, Network):
-            yield
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(job.seed, "network", job.round, job.client))
-            yield
+            return nullcontext()
+        return _seeded(key(job.seed, "network", job.round, job.client))
+
+    def autograd(self, job: Job) -> bool:
+        """Where the network's gradient is not written out, or a method adds terms to the loss."""
+        return self.backprop is None or bool(job.terms)
 
     def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
         """∇ℓ into `g`; ℓ is the mean cross-entropy plus the method's terms."""
         x, y = batch
-        if self.backprop is not None and not job.terms:
+        if self.backprop is not None and not self.autograd(job):
             return self.backprop(x, y)
         self.g.zero_()
         if job.terms:
@@ -336,6 +337,14 @@ class ClassificationLearner:
             loss = F.cross_entropy(self.module(x), y)
         loss.backward()
         return loss.detach()
+
+
+@contextmanager
+def _seeded(number: int) -> Iterator[None]:
+    """Torch's global stream begun at `number`, and put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        yield
 
 
 def wants_channels_last(module: nn.Module) -> bool:

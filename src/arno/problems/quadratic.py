@@ -119,8 +119,9 @@ class QuadraticLearner:
     """Exact gradients H_k w − e_k."""
 
     def __init__(self, problem: Quadratic) -> None:
-        self.problem, self.d = problem, problem.layout.d
-        self.w, self.g = torch.zeros_like(problem.e[0]), torch.zeros_like(problem.e[0])
+        self.problem = problem
+        self.w = self.p = torch.zeros_like(problem.e[0])
+        self.g = torch.zeros_like(self.p)
 
     def batches(self, job: Job) -> Iterator[int]:
         """The client itself, once an epoch."""
@@ -132,3 +133,7 @@ class QuadraticLearner:
         h, e = self.problem.h[batch], self.problem.e[batch]
         torch.sub(h @ self.w if h.ndim == 2 else h * self.w, e, out=self.g)
         return 0.5 * (self.w @ (self.g - e)) + self.problem._floor[batch]
+
+    def autograd(self, job: Job) -> bool:
+        """Never: the gradient is written out."""
+        return False
