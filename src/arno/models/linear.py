@@ -75,16 +75,16 @@ class Backprop:
     `w`, gradients are written into `g`.
     """
 
-    def __init__(self, module: MLP, w: Tensor, g: Tensor) -> None:
-        layout, self.tanh = Layout.of(module), module.activation == "tanh"
+    def __init__(self, module: nn.Module, w: Tensor, g: Tensor) -> None:
+        layout, self.tanh = Layout.of(module), getattr(module, "activation", "relu") == "tanh"
         names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
         of, into = layout.views(w), layout.views(g)
         *self.hidden, self.head = [(of[f"{name}.weight"].t(), of[f"{name}.bias"]) for name in names]
         *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
         self.one = torch.eye(len(self.head[1]), dtype=w.dtype, device=w.device)  # row y: 1_y
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Write the gradient and return the loss."""
+    def __call__(self, x: Tensor, y: Tensor, below: Tensor | None = None) -> Tensor:
+        """Write the gradient and return the loss; the gradient of `x` goes into `below`."""
         h, inputs = x, []
         for matrix, bias in self.hidden:
             inputs.append(h)
@@ -99,6 +99,8 @@ class Backprop:
             torch.mm(delta.t(), h, out=to)
             torch.sum(delta, 0, out=to_bias)
             if not inputs:
+                if below is not None:
+                    torch.mm(delta, matrix.t(), out=below)
                 return loss
             delta = (delta @ matrix.t()).mul_(1 - h * h if self.tanh else h > 0)
             h = inputs.pop()

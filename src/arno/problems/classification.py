@@ -25,6 +25,7 @@ from ..errors import ArnoError
 from ..models.lean import lean
 from ..models.linear import MLP, Backprop
 from ..models.network import Network, last_linear, narrow
+from ..models.strips import ConvBackprop, suits
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
@@ -290,7 +291,11 @@ class ClassificationLearner:
         self.p = self.w[: self.layout.d]
         self.g = torch.zeros_like(self.p)
         bind(module, self.w, self.g)
-        self.backprop = Backprop(module, self.w, self.g) if type(module) is MLP else None
+        self.backprop: Backprop | ConvBackprop | None = None
+        if type(module) is MLP:
+            self.backprop = Backprop(module, self.w, self.g)
+        elif problem.channels_last and problem.device.type == "cpu" and suits(module, problem.x.shape[1:]):
+            self.backprop = ConvBackprop(module, problem.x.shape[1:], self.w, self.g)
         self._shuffle = torch.Generator()
 
     def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
@@ -308,7 +313,7 @@ class ClassificationLearner:
                     x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
                     if augment is not None:
                         x = problem.transform.augment(x, augment)
-                    x = problem.inputs(x) if self.backprop is None else problem.inputs(x).flatten(1)
+                    x = problem.inputs(x).flatten(1) if isinstance(self.backprop, Backprop) else problem.inputs(x)
                     yield from zip(x.split(size), y.split(size), strict=True)
 
     def _own_draws(self, job: Job) -> AbstractContextManager[None]:
