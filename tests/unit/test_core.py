@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from arno.core.federation import Federation, Local, cosines
+from arno.core.federation import Federation, Local, added_up
 from arno.core.layout import Layout, bind, flatten
 from arno.core.part import Part
 from arno.core.table import ClientTable, refuse_if_too_large
@@ -145,10 +145,13 @@ def test_buffers_are_averaged_plainly_and_untouched_by_the_server():
 
 def test_a_client_alone_has_no_cosine_and_weights_count():
     alone, p = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)), torch.tensor([0.3])
-    assert isnan(*cosines(alone, p.tolist(), p @ alone, alone.norm(dim=1).tolist()))
+    assert isnan(*added_up(p, alone, 1000)[1]["delta_cosine"])
     rows, p = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)), torch.tensor([0.1, 0.2, 0.3, 0.4])
     rows[3] = 0
-    found = cosines(rows, p.tolist(), p @ rows, rows.norm(dim=1).tolist())
+    mean, notes = added_up(p, rows, 50)
+    assert torch.allclose(mean, p @ rows)
+    assert torch.allclose(notes["delta_norm"], rows.norm(dim=1))
+    found = notes["delta_cosine"].tolist()
     others = torch.stack([p @ rows - p[k] * rows[k] for k in range(3)])
     assert found[:3] == pytest.approx(torch.cosine_similarity(rows[:3], others).tolist(), abs=1e-6)
     assert isnan(found[3])

@@ -219,7 +219,7 @@ def test_mini_batch_losses_look_at_the_clients_own_samples() -> None:
     assert torch.allclose(p.batch_losses(w, everybody, huge, 0, 0), p.losses(w, everybody), atol=1e-5)
     small = torch.full((10,), 4)
     draws = torch.stack([p.batch_losses(w, everybody, small, 0, t) for t in range(60)])
-    assert (draws.std(0) > 0).all()
+    assert torch.equal(draws.std(0) > 1e-3, p.sizes > 4)  # a batch may be all that a client has
     assert ((draws.mean(0) - p.losses(w, everybody)).abs() < 4 * draws.std(0) / 60**0.5 + 1e-5).all()
     one = p.batch_losses(w, torch.tensor([3, 7]), torch.tensor([4, 4]), 0, 5)
     other = p.batch_losses(w, torch.tensor([7, 3]), torch.tensor([4, 4]), 0, 5)

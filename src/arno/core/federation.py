@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import nan, sqrt
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -131,11 +130,10 @@ class Federation:
             part.begin(t)
         v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])
         for work, out in self.schedule(self.engine, self.blocks(ids, t)):
-            work, out = self._diverged(work, out, record)
-            dv = work.weight @ out.delta if out.sum is None else out.sum
+            work, out, dv = self._added_up(work, out, record)
             tail += dv[self.layout.d :]
             out.delta[:, self.layout.d :] = 0
-            record.add(work, out, dv[: self.layout.d])
+            record.add(work, out)
             for part in self.parts:
                 dv = part.receive(work, out, dv)
             v += dv
@@ -225,12 +223,22 @@ class Federation:
     def _here(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return x.to(self.w.device, dtype or self.w.dtype)
 
-    def _diverged(self, work: Work, out: Result, record: Round) -> tuple[Work, Result]:
-        """Refuse or drop clients whose update is not finite."""
-        told = out.delta.sum(1) if out.sum is None else out.notes["delta_norm"]
-        fine = torch.isfinite(told)  # a sum is finite only if all of it is (short of overflow)
+    def _added_up(self, work: Work, out: Result, record: Round) -> tuple[Work, Result, Vec]:
+        """Σ p_k Δ_k over a block, and what the updates look like; those that are not finite are refused or dropped."""
+        if out.sum is None:
+            dv, notes = added_up(work.weight, out.delta, self.layout.d)
+            out = replace(out, notes={**out.notes, **notes})
+        # A norm is finite only if all of it is (short of overflow); buffers do not count in it.
+        fine = torch.isfinite(out.notes["delta_norm"]) & torch.isfinite(out.delta[:, self.layout.d :].sum(1))
         if fine.all():
-            return work, out
+            return work, out, dv if out.sum is None else out.sum
+        work, out = self._without(work, out, fine, record)
+        if out.sum is None:
+            return self._added_up(work, out, record)
+        return work, out, out.sum
+
+    def _without(self, work: Work, out: Result, fine: Tensor, record: Round) -> tuple[Work, Result]:
+        """Drop clients whose update is not finite, unless that ends the run."""
         names = ", ".join(str(int(k)) for k in work.clients[~fine.cpu()])
         if self.on_divergence == "stop":
             raise Diverged(
@@ -283,19 +291,16 @@ class Round:
         self.numbers: dict[str, float] = {}
         self.clients: dict[str, list[Any]] = {}
 
-    def add(self, work: Work, out: Result, mean: Vec) -> None:
-        """Note a block; `mean` is Σ p_k Δ_k over it, without buffers."""
-        window, weight, norm = work.windows, work.weight.tolist(), out.delta.norm(dim=1).tolist()
-        size = out.delta.shape[1]  # 0 where the engine adds up
+    def add(self, work: Work, out: Result) -> None:
+        """Note a block."""
+        window, size = work.windows, out.delta.shape[1]
         row = {
             "client": work.clients.tolist(),
             "count": work.count.tolist(),
-            "weight": weight,
+            "weight": work.weight.tolist(),
             "steps": work.steps.tolist(),
             "lr": work.lr.tolist(),
             "loss": out.loss.tolist(),
-            "delta_norm": norm,
-            "delta_cosine": cosines(out.delta[:, : len(mean)], weight, mean[:size], norm),
             "uploaded": [size if window is None else len(window[j].index) for j in range(len(work))],
             "seconds": out.seconds.tolist(),
             **{name: column.tolist() for name, column in out.notes.items()},
@@ -304,18 +309,25 @@ class Round:
             self.clients.setdefault(name, []).extend(values)
 
 
-def cosines(rows: Mat, weight: Sequence[float], mean: Vec, norm: Sequence[float]) -> list[float]:
+def added_up(weight: Tensor, rows: Mat, d: int) -> tuple[Vec, dict[str, Tensor]]:
+    """Σ p_k Δ_k, and for the records each row's norm and its cosine to the others' sum, both without buffers."""
+    mean, rows = weight @ rows, rows[:, :d]
+    norm, length = rows.norm(dim=1), mean[:d].norm()
+    return mean, {"delta_norm": norm, "delta_cosine": cosines(rows @ mean[:d], weight, length, norm)}
+
+
+def cosines(dot: Tensor, weight: Tensor, length: Tensor, norm: Tensor) -> Tensor:
     """The cosine between each row and the weighted sum of the *other* rows; NaN for a row alone or a zero.
 
-    >>> rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -1.0]])
-    >>> found = cosines(rows, [0.5, 0.25, 0.25], torch.tensor([0.75, 0.0]), [1.0, 2**0.5, 1.0])
-    >>> [round(c, 4) for c in found]
-    [1.0, 0.3162, -0.3162]
+    dot, norm: each row's product with the sum of all, and its norm; length: the norm of that sum.
+
+    >>> rows, weight = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -1.0]]), torch.tensor([0.5, 0.25, 0.25])
+    >>> mean = weight @ rows
+    >>> cosines(rows @ mean, weight, mean.norm(), rows.norm(dim=1))
+    tensor([ 1.0000,  0.3162, -0.3162], dtype=torch.float64)
     """
-    square, found = float(mean @ mean), []
-    for dot, p, n in zip((rows @ mean).tolist(), weight, norm, strict=True):
-        own = p * n * n
-        others = sqrt(max(square - p * (2 * dot - own), 0.0))  # ‖mean − p_k Δ_k‖
-        known = n > 0 and others > 1e-2 * p * n  # less is rounding, not direction
-        found.append(max(-1.0, min(1.0, (dot - own) / (n * others))) if known else nan)
-    return found
+    dot, weight, length, norm = dot.double(), weight.double(), length.double(), norm.double()
+    own = weight * norm.square()
+    others = (length.square() - weight * (2 * dot - own)).clamp(min=0).sqrt()  # ‖mean − p_k Δ_k‖
+    known = (norm > 0) & (others > 1e-2 * weight * norm)  # less is rounding, not direction
+    return ((dot - own) / (norm * others)).clamp(-1, 1).where(known, torch.nan)

@@ -208,15 +208,15 @@ class Transform:
     pad: int = 4
     flip: bool = True
 
-    def normalise(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Raw samples `[…, C, H, W]` or `[…, features]` as standardised numbers: x·a + b per channel.
+    def normalise(self, x: Tensor, dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
+        """Raw samples `[…, C, H, W]` or `[…, features]` as standardised numbers: x·a + b per channel, put into `out`.
 
         >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2)
         >>> Transform((0.5,), (0.25,)).normalise(black_and_white, torch.float64).flatten().tolist()
         [-2.0, 2.0]
         """
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)
-        numbers = x.to(dtype)
+        numbers = x.to(dtype) if out is None else out.copy_(x)
         if a.numel() == 1:  # in one go
             return torch.add(b, numbers, alpha=a.item(), out=None if numbers is x else numbers)
         return (numbers * a if numbers is x else numbers.mul_(a)).add_(b)

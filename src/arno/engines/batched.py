@@ -322,13 +322,16 @@ def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
 def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Step by step, the batches of those still at work, padded to the largest: samples, labels, weights 1/size or 0."""
     index, sizes = plan(problem, work, rows)
-    ahead = torch.arange(index.shape[2])
+    ahead, most = torch.arange(index.shape[2]), len(rows) * index.shape[2]
+    raw = problem.x.new_empty(most, *problem.x.shape[1:])
+    room = raw.new_empty(raw.shape, dtype=problem.dtype)
     for step, size in enumerate(sizes.T):
         size = size[: int(size.count_nonzero()), None]
         widest = int(size.max())
         flat = index[: len(size), step, :widest].flatten().to(problem.device)
         weight = (ahead[:widest] < size) / size.to(problem.dtype)
-        x = problem.transform.normalise(problem.x.index_select(0, flat), problem.dtype)
+        x = torch.index_select(problem.x, 0, flat, out=raw[: len(flat)])
+        x = problem.transform.normalise(x, problem.dtype, room[: len(flat)])
         y = problem.y.index_select(0, flat)
         yield x.unflatten(0, weight.shape), y.view(weight.shape), weight.to(problem.device)
 
@@ -339,9 +342,9 @@ def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Ten
     clients, epochs, batch = work.clients[rows], work.epochs[rows], work.batch_size[rows]
     first, size = problem.partition.offsets[clients], problem.sizes[clients]
     once, steps, widest = -(-size // batch), int(work.steps[rows].max()), int(batch.max())
-    drawn = []
+    drawn, shuffle = [], torch.Generator()
     for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):
-        shuffle = stream(work.seed, "batches", work.round, client)
+        stream(work.seed, "batches", work.round, client, generator=shuffle)
         drawn += [torch.randperm(n, generator=shuffle) if work.sgd.shuffle else torch.arange(n) for _ in range(times)]
     order, length = torch.cat(drawn), epochs * size
     row = torch.arange(len(rows)).repeat_interleave(length)

@@ -93,14 +93,20 @@ class Parcel:
     rows: list[int]
     tries: int = 0
 
+    @property
+    def light(self) -> bool:
+        """Whether nothing but numbers crosses with them, there and back."""
+        work = self.block.work
+        return work.windows is None and not work.terms and work.probe is None
+
 
 @dataclass(eq=False)
 class Worker:
-    """A process, the parent's end of its pipe, what it is busy with, which slabs and windows it knows."""
+    """A process, the parent's end of its pipe, what it has to do, which slabs and windows it knows."""
 
     process: Any
     pipe: Connection
-    busy: Parcel | None = None
+    queue: deque[Parcel] = field(default_factory=deque)
     slabs: set[int] = field(default_factory=set)
     windows: set[int] = field(default_factory=set)
 
@@ -138,7 +144,7 @@ class Processes:
                     self._collect(todo)
                 yield self._finished(flight.popleft())
         finally:
-            if any(worker.busy for worker in self._workers):  # left in the middle: nobody waits for those results
+            if any(worker.queue for worker in self._workers):  # left in the middle: nobody waits for those results
                 self.close()
             for block in flight:
                 block.slab.busy = False
@@ -166,7 +172,7 @@ class Processes:
                 worker.pipe.send(None)
             worker.pipe.close()
         for worker in self._workers:
-            worker.process.join(0.2 if worker.busy else 5)
+            worker.process.join(0.2 if worker.queue else 5)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -218,13 +224,20 @@ class Processes:
         return slab
 
     def _feed(self, todo: deque[Parcel]) -> None:
-        """Give every idle worker its next rows."""
-        for worker in self._workers:
-            if todo and worker.busy is None:
-                self._send(worker, todo.popleft())
+        """Give every idle worker its next rows, and more to wait behind them while there are plenty.
+
+        Only what is light waits: a pipe that is full would hold up both sides.
+        """
+        for depth in range(2):
+            for worker in self._workers:
+                if depth and (len(todo) <= self._count or not todo[0].light):
+                    return
+                if todo and len(worker.queue) == depth:
+                    self._send(worker, todo.popleft())
 
     def _send(self, worker: Worker, parcel: Parcel) -> None:
-        worker.busy, block = parcel, parcel.block
+        worker.queue.append(parcel)
+        block = parcel.block
         packed, forget = pack(block.light, parcel.rows), not worker.windows
         if packed["windows"] is not None:
             indices, light = packed["windows"]
@@ -249,7 +262,7 @@ class Processes:
 
     def _collect(self, todo: deque[Parcel]) -> None:
         """Wait for news; a dead worker is replaced and its rows go to the front of the queue."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.busy}
+        busy = {worker.pipe: worker for worker in self._workers if worker.queue}
         for pipe in wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
             try:
@@ -257,8 +270,7 @@ class Processes:
             except (EOFError, OSError):
                 self._replace(worker, todo)
                 continue
-            parcel, worker.busy = worker.busy, None
-            assert parcel is not None
+            parcel = worker.queue.popleft()
             if isinstance(answer, Exception):
                 raise answer
             block, (loss, seconds, extra) = parcel.block, answer
@@ -269,8 +281,9 @@ class Processes:
 
     def _replace(self, worker: Worker, todo: deque[Parcel]) -> None:
         worker.process.join()
-        if worker.busy:
-            todo.extendleft(reversed(self._again(worker.busy, worker.process.exitcode)))
+        if worker.queue:
+            begun, *waiting = worker.queue
+            todo.extendleft(reversed([*self._again(begun, worker.process.exitcode), *waiting]))
         worker.pipe.close()
         self._workers.remove(worker)
         self._workers.append(self._hire())

@@ -273,7 +273,8 @@ class RayEngine:
             for (b, rows), column in zip(call.what.items(), call.answer, strict=True):
                 columns[b].numpy()[:, rows] = column
         for b, (work, (loss, seconds, norm)) in enumerate(zip(works, columns, strict=True)):
-            notes = {"delta_norm": norm, "uploaded": torch.full((len(work),), len(total))}
+            notes = {"delta_norm": norm, "delta_cosine": torch.full_like(norm, torch.nan)}
+            notes["uploaded"] = torch.full((len(work),), len(total))
             mine = total if b == len(works) - 1 else torch.zeros_like(total)
             yield work, Result(work.start[:, :0], loss, seconds, (), notes, mine)
 
