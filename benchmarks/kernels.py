@@ -1,4 +1,4 @@
-"""Steps of single clients against torch by itself: gradients written out, lean convolutions, filters in eights.
+"""Steps of single clients against torch by itself: gradients written out, lean convolutions.
 
     python benchmarks/kernels.py [--repeats 25]
 
@@ -27,6 +27,7 @@ from arno.engines.malloc import keep_memory
 from arno.models.convolutional import ConvNet, lenet5
 from arno.models.lean import lean
 from arno.models.linear import MLP, Backprop
+from arno.models.strips import ConvBackprop
 
 
 class AsGiven(nn.Module):
@@ -58,11 +59,13 @@ def automatic(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     return step
 
 
-def written(net: MLP, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """The same by `Backprop`."""
+def written(net: MLP | ConvNet, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """The same written out."""
     w = flatten(net)
-    backprop = Backprop(net, w, torch.zeros_like(w))
-    return lambda: backprop(x, y) and None
+    g = torch.zeros_like(w)
+    backprop = Backprop(net, w, g) if isinstance(net, MLP) else ConvBackprop(net, x.shape[1:], w, g)
+    x = x.flatten(1) if isinstance(net, MLP) else x
+    return torch.inference_mode()(lambda: backprop(x, y) and None)
 
 
 def images(n: int, channels: int, side: int) -> tuple[Tensor, Tensor]:
@@ -94,7 +97,7 @@ def main() -> None:
         net, (x, y) = MLP(784, hidden, 10, "relu"), images(20, 1, 28)
         compare(name, automatic(net, x, y), written(deepcopy(net), x, y), repeats, 100)
     net, (x, y) = lenet5((1, 28, 28), 10), images(32, 1, 28)
-    compare("LeNet-5, 32 images", automatic(AsGiven(deepcopy(net)), x, y), automatic(net, x, y), repeats, 10)
+    compare("LeNet-5, 32 images", automatic(AsGiven(deepcopy(net)), x, y), written(net, x, y), repeats, 10)
     net, (x, y) = network("W3"), images(64, 3, 32)
     compare("W3's network, 64 images", automatic(deepcopy(net), x, y), automatic(lean(net), x, y), repeats, 1)
 
