@@ -230,11 +230,11 @@ class Dense:
         for matrix, bias in layers[:-1]:
             z = affine(inputs[-1], matrix, bias)
             inputs.append(z.tanh_() if self.tanh else z.relu_())
-        logits = affine(inputs[-1], *layers[-1]).log_softmax(-1)
-        picked = y[..., None]
-        losses = -(logits.gather(-1, picked)[..., 0] * weight).sum(1)
+        logits = affine(inputs[-1], *layers[-1]).mT.log_softmax(1)  # [rows, classes, batch]: several samples a vector
+        picked = y[:, None]
+        losses = -(logits.gather(1, picked)[:, 0] * weight).sum(1)
         minus = torch.full_like(picked, -1, dtype=logits.dtype)
-        back = logits.exp_().scatter_add_(-1, picked, minus).mul_(weight[..., None])
+        back = logits.exp_().scatter_add_(1, picked, minus).mul_(weight[:, None]).mT
 
         def backward() -> Iterator[tuple[Tensor, Tensor]]:
             delta = back
