@@ -198,14 +198,14 @@ class RayEngine:
     def _feed(self, todo: deque[Piece]) -> None:
         """Give every idle actor its next piece; and one more, to whoever has least to do, while there are plenty.
 
-        A short piece is not worth the wait for somebody to be idle.
+        A piece that takes no longer than its message is not worth the wait for somebody to be idle.
         """
         room = list(self._actors.room(2))
         while todo and room:
             worker = min(room, key=lambda worker: sum(call.steps for call in worker.queue))
             block, rows = todo[0]
             steps = int(block.work.steps[rows].sum())
-            if worker.queue and len(todo) <= self._count and not 0 < self._pace * steps < 2 * WORTH:
+            if worker.queue and len(todo) <= self._count and not 0 < self._pace * steps < WORTH / 4:
                 break
             todo.popleft()
             packed = pack(block.work, rows, shared=block.start is not None)
