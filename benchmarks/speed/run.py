@@ -160,7 +160,14 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
             ratio, at = medians[who] / medians["Arno"], j + (i - (len(there) - 1) / 2) * width
             colour = COLOURS[(1 + names.index(who)) % 8]
             axis.bar(at, ratio - 1, 0.92 * width, bottom=1, color=colour, label=None if who in seen else who)
-            axis.annotate(f"{ratio:.2g}", (at, max(ratio, 1)), (0, 2), textcoords="offset points", ha="center", size=7)
+            axis.annotate(
+                f"{ratio:.0f}" if ratio > 99 else f"{ratio:.2g}",
+                (at, max(ratio, 1)),
+                (0, 2),
+                textcoords="offset points",
+                ha="center",
+                size=7,
+            )
             seen.add(who)
     axis.legend(frameon=False, fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=sorted(results))
