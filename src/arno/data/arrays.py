@@ -48,10 +48,9 @@ def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **kno
 def moments(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of `x / scale` per channel or feature; 1 instead of a deviation of 0."""
     if x.dtype == np.uint8:
-        values, channels = np.arange(256) / scale, range(x.shape[1])
-        some = np.array_split(x, max(1, x.size >> 20))  # bincount makes eight bytes of every one
-        counts = sum(np.stack([np.bincount(part[:, c].ravel(), minlength=256) for c in channels]) for part in some)
-        shares = counts / (x.size // x.shape[1])
+        values, samples = np.arange(256) / scale, torch.from_numpy(x)
+        channels = [samples[:, c].flatten() for c in range(x.shape[1])]  # NumPy would make eight bytes of every one
+        shares = [torch.bincount(channel, minlength=256).numpy() / len(channel) for channel in channels]
         mean = np.array([share @ values for share in shares])
         std = np.sqrt([share @ (values - m) ** 2 for share, m in zip(shares, mean, strict=True)])
     else:

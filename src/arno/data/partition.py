@@ -323,13 +323,14 @@ def file(y: Labels, clients: int, seed: int, *, path: str | None = None) -> Part
     if len(rows) != clients:
         rule = f"it has lists for {len(rows)} clients, the run has {clients}"
         raise ArnoError(f"partition.path = {path}", rule, f"set clients={len(rows)}")
-    used = np.zeros(len(y), dtype=bool)
+    n = len(y)
+    used = np.zeros(n, dtype=bool)
     for client, row in enumerate(rows):
         where = f"client {client} in {path}"
         if not row:
             raise ArnoError(where, "it has no samples", "every client needs at least one")
-        if not all(type(index) is int and 0 <= index < len(y) for index in row):
-            raise ArnoError(where, f"indices must be whole numbers from 0 to {len(y) - 1}")
+        if not all(type(index) is int and 0 <= index < n for index in row):
+            raise ArnoError(where, f"indices must be whole numbers from 0 to {n - 1}")
         if len(set(row)) < len(row) or used[row].any():
             raise ArnoError(where, "it has a sample twice or shares one with an earlier client")
         used[row] = True

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.local import Problem
 from ..core.work import SubModel, Work
 
 
@@ -49,6 +50,16 @@ def span(rows: list[int]) -> slice | None:
     """
     whole = slice(rows[0], rows[-1] + 1)
     return whole if rows == list(range(whole.start, whole.stop)) else None
+
+
+def ask(problem: Problem, what: str, *arguments: Any) -> Any:
+    """What a problem answers, with arrays in place of tensors there and back."""
+    import numpy as np
+
+    answer = getattr(problem, what)(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments))
+    if isinstance(answer, tuple):
+        return tuple(x.numpy() if isinstance(x, Tensor) else x for x in answer)
+    return answer.numpy() if isinstance(answer, Tensor) else answer
 
 
 def portable(error: Exception) -> Exception:

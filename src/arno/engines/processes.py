@@ -32,7 +32,7 @@ from ..errors import ArnoError
 from ..registry import load_target, loaded_targets
 from . import engines
 from .malloc import keep_memory
-from .parcel import pack, portable, span, unpack
+from .parcel import ask, pack, portable, span, unpack
 from .serial import Serial
 
 #: A client that takes its worker down this often is given up.
@@ -154,12 +154,13 @@ class Processes:
         models = list(models)
         if len(models) < self._count:
             return [self.problem.evaluate(w, split, self._tally) for w in models]
-        return self._map("evaluate", [(w, split) for w in models])
+        return self._map("evaluate", models, [(i, split) for i in range(len(models))])
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
         """The mean loss of `w` on each client's own data, the clients dealt to the workers."""
         pieces = [piece for piece in clients.chunk(self._count) if len(piece)]
-        return torch.cat(self._map("losses", [(w, piece) for piece in pieces]))
+        found = self._map("losses", [w], [(0, piece.numpy()) for piece in pieces])
+        return torch.cat([torch.from_numpy(losses) for losses in found])
 
     def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
         """The scores of a round's record, the samples dealt to the workers."""
@@ -179,7 +180,8 @@ class Processes:
         self._workers = []
 
     def _tally(self, w: Vec, split: str, pieces: Sequence[tuple[int, int]]) -> list[Any]:
-        return self._map("tally", [(w, split, *piece) for piece in pieces])
+        found = self._map("tally", [w], [(0, split, *piece) for piece in pieces])
+        return [(torch.from_numpy(counts), losses) for counts, losses in found]
 
     def _start(self) -> None:
         while len(self._workers) < self._count:
@@ -245,11 +247,15 @@ class Processes:
             worker.windows |= indices.keys()
         one = block.work.start.stride(0) == 0
         with suppress(OSError):  # it died: `_collect` sees to it
-            if block.slab.number not in worker.slabs:
-                worker.slabs = {slab.number for slab in self._slabs} & worker.slabs
-                worker.pipe.send(("slab", block.slab.number, block.slab.rows, worker.slabs))
-                worker.slabs.add(block.slab.number)
+            self._show(worker, block.slab)
             worker.pipe.send(("train", block.slab.number, parcel.rows, packed, block.places, one, forget))
+
+    def _show(self, worker: Worker, slab: Slab) -> None:
+        """Let a worker have a slab that it does not know yet, and forget those that are gone."""
+        if slab.number not in worker.slabs:
+            worker.slabs = {slab.number for slab in self._slabs} & worker.slabs
+            worker.pipe.send(("slab", slab.number, slab.rows, worker.slabs))
+            worker.slabs.add(slab.number)
 
     def _remember(self, work: Work) -> None:
         """Keep the index vectors that workers know, so that each crosses once; forget them when they get many."""
@@ -308,34 +314,43 @@ class Processes:
         extra = tuple(block.extra) if work.probe else ()
         return work, Result(torch.from_numpy(delta), block.loss, block.seconds, extra)
 
-    def _map(self, what: str, calls: list[tuple[Any, ...]]) -> list[Any]:
-        """Ask the problem `what` for each of the arguments, in the workers; answers in order."""
+    def _map(self, what: str, models: Sequence[Vec], calls: list[tuple[Any, ...]]) -> list[Any]:
+        """Ask the problem `what` for each call (number of the model, other arguments), in the workers, in order."""
         self._start()
+        slab = self._slab(len(models), len(models[0]), models[0].dtype)
+        for row, w in zip(slab.rows, models, strict=False):
+            row.copy_(w)
         answers: list[Any] = [None] * len(calls)
         todo, tries = deque(enumerate(calls)), 0
         busy: dict[Connection, tuple[Worker, int]] = {}
-        while todo or busy:
-            for worker in [w for w in self._workers if w.pipe not in busy]:
-                if todo:
-                    index, call = todo.popleft()
-                    busy[worker.pipe] = worker, index
-                    with suppress(OSError):  # it died: seen below
-                        worker.pipe.send(("ask", what, [x.numpy() if isinstance(x, Tensor) else x for x in call]))
-            for pipe in wait(list(busy)):
-                worker, index = busy.pop(pipe)  # type: ignore[call-overload]
-                try:
-                    answers[index] = worker.pipe.recv()
-                except (EOFError, OSError):
-                    tries += 1
-                    if tries >= TRIES:
-                        raise ArnoError(
-                            "a worker", f"died {TRIES} times while scoring", "is there enough memory?"
-                        ) from None
-                    self._replace(worker, deque())
-                    todo.appendleft((index, calls[index]))
-                    continue
-                if isinstance(answers[index], Exception):
-                    raise answers[index]
+        try:
+            while todo or busy:
+                for worker in [w for w in self._workers if w.pipe not in busy]:
+                    if todo:
+                        index, call = todo.popleft()
+                        busy[worker.pipe] = worker, index
+                        with suppress(OSError):  # it died: seen below
+                            self._show(worker, slab)
+                            worker.pipe.send(("ask", slab.number, what, *call))
+                for pipe in wait(list(busy)):
+                    worker, index = busy.pop(pipe)  # type: ignore[call-overload]
+                    try:
+                        answers[index] = worker.pipe.recv()
+                    except (EOFError, OSError):
+                        tries += 1
+                        if tries >= TRIES:
+                            raise ArnoError(
+                                "a worker", f"died {TRIES} times while scoring", "is there enough memory?"
+                            ) from None
+                        self._replace(worker, deque())
+                        todo.appendleft((index, calls[index]))
+                        continue
+                    if isinstance(answers[index], Exception):
+                        raise answers[index]
+        finally:
+            slab.busy = False
+            if busy:  # left in the middle: nobody waits for those answers
+                self.close()
         return answers
 
 
@@ -384,9 +399,8 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
             slabs[message[1]] = message[2]
             continue
         try:
-            answer = (
-                _train(engine, slabs, windows, *message[1:]) if message[0] == "train" else _ask(problem, *message[1:])
-            )
+            kind, *arguments = message
+            answer = _train(engine, slabs, windows, *arguments) if kind == "train" else _ask(problem, slabs, *arguments)
         except Exception as error:
             answer = portable(error)
         try:
@@ -426,7 +440,6 @@ def _train(
     return out.loss.numpy(), out.seconds.numpy(), extra
 
 
-def _ask(problem: Problem, what: str, arguments: list[Any]) -> Any:
-    import numpy as np
-
-    return getattr(problem, what)(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments))
+def _ask(problem: Problem, slabs: dict[int, Mat], number: int, what: str, row: int, *more: Any) -> Any:
+    """What a problem says of the model in a row of a slab."""
+    return ask(problem, what, slabs[number][row].clone(), *more)  # a buffer of its own: kernels round by alignment

@@ -34,7 +34,7 @@ from .actors import Actors, Call, Ray
 from .auto import choose
 from .batched import Batched
 from .malloc import keep_memory
-from .parcel import pack, portable, unpack
+from .parcel import ask, pack, portable, unpack
 from .rows import WorkerTable
 from .serial import Serial
 
@@ -362,17 +362,10 @@ class Trainer:
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """What the problem answers."""
-        import numpy as np
-
         try:
-            answer = getattr(self.problem, what)(
-                *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments)
-            )
+            return ask(self.problem, what, *arguments)
         except Exception as error:
             return portable(error)
-        if isinstance(answer, tuple):
-            return tuple(x.numpy() if isinstance(x, Tensor) else x for x in answer)
-        return answer.numpy() if isinstance(answer, Tensor) else answer
 
 
 def shares(works: Sequence[Work], workers: int) -> list[dict[int, list[int]]]:

@@ -29,8 +29,9 @@ Row = dict[str, Any]
 ELAPSED = "elapsed"
 #: Values in one request; MLflow takes no more.
 BATCH = 1000
-#: Seconds: between looks at the file; without an answer after the run's end.
-LOOK, PATIENCE = 0.25, 5.0
+#: Seconds: between looks at the file; the same after the last round, when the run is about to wait for us; without
+#: an answer after the run's end.
+LOOK, LAST_LOOK, PATIENCE = 0.25, 0.01, 5.0
 #: Seconds that a run waits at its end: for a server, which goes on being served by the sender, and for files.
 WAIT_SERVER, WAIT_FILES = 5.0, 60.0
 
@@ -295,6 +296,7 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
     """
     folder = RunFolder.open(path)
     parent, total, last, pause = os.getppid(), 0, time.monotonic(), LOOK
+    rounds = folder.config()["rounds"]
     ((name, uri),) = asked(to)
     place(path, name).parent.mkdir(exist_ok=True)
     state, tail = read_state(path, name), Tail(path / "metrics.jsonl")
@@ -319,7 +321,8 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
                     state |= {"sent": pending[-1]["round"], "finished": "", "error": ""}
                     write_state(path, name, state)
                     more = len(pending) == BATCH // 4  # else wait until there is something worth sending
-                    pending, last, pause = [], time.monotonic(), LOOK
+                    pending, last = [], time.monotonic()
+                    pause = LOOK if state["sent"] < rounds else LAST_LOOK
                     if more or not running:
                         continue
                 elif not running and not tail.more():

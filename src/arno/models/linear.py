@@ -72,26 +72,34 @@ class Backprop:
     """The gradient of an `MLP`'s mean cross-entropy, written out: what autograd keeps book of takes longer.
 
     δ ← (p − 1_y) / n, and down the layers ∇W = δᵀ h, ∇b = Σ δ, δ ← (δ W) ∘ act′. Weights are read from the flat buffer
-    `w`, gradients are written into `g`.
+    `w`, gradients are written into `g`; without it there are only `logits`.
     """
 
-    def __init__(self, module: nn.Module, w: Tensor, g: Tensor) -> None:
+    def __init__(self, module: nn.Module, w: Tensor, g: Tensor | None = None) -> None:
         layout, self.tanh = Layout.of(module), getattr(module, "activation", "relu") == "tanh"
         names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-        of, into = layout.views(w), layout.views(g)
+        of, into = layout.views(w), layout.views(w if g is None else g)
         *self.hidden, self.head = [(of[f"{name}.weight"].t(), of[f"{name}.bias"]) for name in names]
         *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
         self.one = torch.eye(len(self.head[1]), dtype=w.dtype, device=w.device)  # row y: 1_y
 
+    def logits(self, x: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+        """What the last layer says; every layer's input is added to `inputs`."""
+        for matrix, bias in self.hidden:
+            if inputs is not None:
+                inputs.append(x)
+            z = torch.addmm(bias, x, matrix)
+            x = z.tanh_() if self.tanh else z.relu_()
+        if inputs is not None:
+            inputs.append(x)
+        matrix, bias = self.head
+        return torch.addmm(bias, x, matrix)
+
     def __call__(self, x: Tensor, y: Tensor, below: Tensor | None = None) -> Tensor:
         """Write the gradient and return the loss; the gradient of `x` goes into `below`."""
-        h, inputs = x, []
-        for matrix, bias in self.hidden:
-            inputs.append(h)
-            z = torch.addmm(bias, h, matrix)
-            h = z.tanh_() if self.tanh else z.relu_()
-        matrix, bias = self.head
-        log_p = torch.addmm(bias, h, matrix).log_softmax(1)
+        inputs: list[Tensor] = []
+        log_p = self.logits(x, inputs).log_softmax(1)
+        h, (matrix, _) = inputs.pop(), self.head
         loss = F.nll_loss(log_p, y)
         delta = log_p.exp_().sub_(self.one.index_select(0, y)).div_(len(y))
         to, to_bias = self.top

@@ -21,6 +21,8 @@ from .linear import Backprop
 
 #: A strip is at most so many numbers wide: wider ones have more zeros, narrower ones make shorter products.
 STRIP = 64
+#: Images whose strips fit into a core's cache together.
+FEW = 64
 
 
 def suits(module: nn.Module, shape: Sequence[int]) -> TypeGuard[ConvNet]:
@@ -39,11 +41,11 @@ def suits(module: nn.Module, shape: Sequence[int]) -> TypeGuard[ConvNet]:
 class ConvBackprop:
     """The gradient of the mean cross-entropy of a `ConvNet` that `suits`, on images [n, *shape] in channels_last.
 
-    Weights are read from the flat buffer `w`, gradients are written into `g`.
+    Weights are read from the flat buffer `w`, gradients are written into `g`; without it there are only `logits`.
     """
 
-    def __init__(self, module: ConvNet, shape: Sequence[int], w: Tensor, g: Tensor) -> None:
-        of, into = (Layout.of(module).views(buffer) for buffer in (w, g))
+    def __init__(self, module: ConvNet, shape: Sequence[int], w: Tensor, g: Tensor | None = None) -> None:
+        of, into = (Layout.of(module).views(buffer) for buffer in (w, w if g is None else g))
         self.convs: list[Strips] = []
         for name in (f"convs.{i}" for i in range(len(module.convs))):
             views = (of[f"{name}.weight"], of[f"{name}.bias"], into[f"{name}.weight"], into[f"{name}.bias"])
@@ -52,17 +54,25 @@ class ConvBackprop:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Write the gradient and return the loss."""
-        h = x.permute(0, 2, 3, 1)
-        for conv in self.convs:
-            h = conv.forward(h)
-        n, height, width, channels = h.shape
-        flat = h.permute(0, 3, 1, 2).reshape(n, -1)
+        h = self.embed(x)
+        flat = h.flatten(1)
         loss = self.dense(flat, y, below=(delta := torch.empty_like(flat)))
-        delta = delta.view(n, channels, height, width).permute(0, 2, 3, 1).contiguous()
+        delta = delta.view(h.shape).permute(0, 2, 3, 1).contiguous()
         for conv in reversed(self.convs[1:]):
             delta = conv.backward(delta)
         self.convs[0].weights(delta)
         return loss
+
+    def embed(self, x: Tensor) -> Tensor:
+        """What the last convolution says, [n, channels, height, width]."""
+        x = x.permute(0, 2, 3, 1)
+        for conv in self.convs:
+            x = conv.forward(x)
+        return x.permute(0, 3, 1, 2)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the last layer says; a few images at a time, which stay in the cache."""
+        return torch.cat([self.dense.logits(self.embed(some).flatten(1)) for some in x.split(FEW)])
 
 
 class Strips:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from ..data.balance import balanced
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
+from ..models.convolutional import ConvNet
 from ..models.lean import lean
 from ..models.linear import MLP, Backprop
 from ..models.network import Network, last_linear, narrow
@@ -172,8 +173,7 @@ class Classification:
         if tally is None:
             counts, losses = self.tally(w, split, 0, n)
         else:
-            step = 8 * self.eval_batch
-            pieces = [(at, min(at + step, n)) for at in range(0, n, step)]
+            pieces = [(at, min(at + self.eval_batch, n)) for at in range(0, n, self.eval_batch)]
             found = tally(w, split, pieces)
             counts, losses = sum(c for c, _ in found), [loss for _, more in found for loss in more]
         return counts.view(self.classes, self.classes), sum(losses) / n
@@ -189,7 +189,7 @@ class Classification:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: what is cached and what only the server needs stays behind."""
-        behind = ("build", "_eval_module", "_evaluator")
+        behind = ("build", "_scorer")
         return {name: value for name, value in vars(self).items() if name not in behind}
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
@@ -230,20 +230,24 @@ class Classification:
 
     @torch.inference_mode()
     def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        self._evaluator.copy_(w)
+        mine, logits = self._scorer
+        mine.copy_(w)
         for some, labels in zip(x.split(self.eval_batch), y.split(self.eval_batch), strict=True):
-            yield self._eval_module(self.inputs(some)), labels
+            yield logits(self.inputs(some)), labels
 
     @cached_property
-    def _eval_module(self) -> nn.Module:
+    def _scorer(self) -> tuple[Vec, Callable[[Tensor], Tensor]]:
+        """A vector, and the logits of the network whose weights are in it."""
+        w = torch.zeros(self.layout.size, device=self.device, dtype=self.dtype)
+        if self.strips(self.module):
+            return w, ConvBackprop(self.module, self.x.shape[1:], w).logits
         module = deepcopy(self.module).eval()
-        module = lean(module) if self.channels_last else module
-        bind(module, self._evaluator)
-        return module
+        bind(module, w)
+        return w, lean(module) if self.channels_last else module
 
-    @cached_property
-    def _evaluator(self) -> Vec:
-        return torch.zeros(self.layout.size, device=self.device, dtype=self.dtype)
+    def strips(self, module: nn.Module) -> TypeGuard[ConvNet]:
+        """Whether the network is written out as products with banded matrices."""
+        return self.channels_last and self.device.type == "cpu" and suits(module, self.x.shape[1:])
 
     def _make(self, seed: int) -> nn.Module:
         with _seeded(key(seed, "init")):
@@ -294,7 +298,7 @@ class ClassificationLearner:
         self.backprop: Backprop | ConvBackprop | None = None
         if type(module) is MLP:
             self.backprop = Backprop(module, self.w, self.g)
-        elif problem.channels_last and problem.device.type == "cpu" and suits(module, problem.x.shape[1:]):
+        elif problem.strips(module):
             self.backprop = ConvBackprop(module, problem.x.shape[1:], self.w, self.g)
         self._shuffle = torch.Generator()
 
