@@ -128,6 +128,21 @@ def test_an_exception_in_a_worker_names_the_client(digits, monkeypatch):
     engine.close()
 
 
+def test_scoring_that_fails_leaves_no_answers_behind(digits, monkeypatch):
+    def late(self, w, split, tally=None):
+        if w[0] == 0:
+            raise ZeroDivisionError("boom")
+        time.sleep(0.3)
+        return {"is": float(w[0])}
+
+    monkeypatch.setattr(type(digits), "evaluate", late)
+    engine, w = Processes(digits, 2, "fork"), torch.zeros(digits.layout.size)
+    with pytest.raises(ZeroDivisionError):
+        engine.score([w + 1, w], "test")
+    assert engine.score([w + 2, w + 3], "test") == [{"is": 2.0}, {"is": 3.0}]
+    engine.close()
+
+
 @pytest.mark.parametrize("case", ["fedscavar_mlp_extract", "scaffold_softmax_uniform", "lorenzo_softmax_tie"])
 def test_conformance_on_this_engine(case):
     assert replay(PACKAGED / f"{case}.npz", "processes").ok

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from arno.core import federation
 from arno.core.federation import Federation, Local, added_up
 from arno.core.layout import Layout, bind, flatten
 from arno.core.part import Part
@@ -143,13 +144,15 @@ def test_buffers_are_averaged_plainly_and_untouched_by_the_server():
     assert c == pytest.approx(same)
 
 
-def test_a_client_alone_has_no_cosine_and_weights_count():
+@pytest.mark.parametrize("cached", [2**20, 12, 1], ids=["at once", "three columns", "one column"])
+def test_a_client_alone_has_no_cosine_and_weights_count(cached, monkeypatch):
+    monkeypatch.setattr(federation, "CACHED", cached)
     alone, p = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)), torch.tensor([0.3])
     assert isnan(*added_up(p, alone, 1000)[1]["delta_cosine"])
     rows, p = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)), torch.tensor([0.1, 0.2, 0.3, 0.4])
     rows[3] = 0
-    mean, notes = added_up(p, rows, 50)
-    assert torch.allclose(mean, p @ rows)
+    mean, notes = added_up(p, torch.cat([rows, torch.ones(4, 2)], 1), 50)  # and two buffers
+    assert torch.allclose(mean, torch.cat([p @ rows, torch.ones(2)]))
     assert torch.allclose(notes["delta_norm"], rows.norm(dim=1))
     found = notes["delta_cosine"].tolist()
     others = torch.stack([p @ rows - p[k] * rows[k] for k in range(3)])

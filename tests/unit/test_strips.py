@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from arno.core.layout import bind, flatten
 from arno.models.convolutional import ConvNet, lenet5, simple5layercnn
-from arno.models.strips import ConvBackprop, suits
+from arno.models.strips import FEW, ConvBackprop, suits
 
 
 def last(x):
@@ -38,6 +38,13 @@ def test_the_gradient_is_autograds(shape):
     for loss, expected, written, automatic in both(net, x, y):
         assert torch.allclose(loss, expected, rtol=1e-12)
         assert torch.allclose(written, automatic, rtol=1e-9, atol=1e-13)
+
+
+def test_logits_are_the_networks_own():
+    torch.manual_seed(0)
+    net, x = lenet5((1, 28, 28), 5).double(), last(torch.randn(2 * FEW + 3, 1, 28, 28, dtype=torch.float64))
+    logits = ConvBackprop(net, (1, 28, 28), flatten(net)).logits(x)
+    assert torch.allclose(logits, net(x), rtol=1e-12, atol=1e-13)
 
 
 def test_of_equal_pixels_the_first_is_the_largest():

@@ -19,6 +19,8 @@ from .work import SGD, Mat, Result, Vec, Work
 
 #: A block holds at most so many numbers and so many clients, so that memory does not grow with the cohort.
 BLOCK, ROWS = 2**24, 128
+#: Numbers that a cache holds beside the rest.
+CACHED = 2**20
 
 
 class Engine(Protocol):
@@ -310,10 +312,18 @@ class Round:
 
 
 def added_up(weight: Tensor, rows: Mat, d: int) -> tuple[Vec, dict[str, Tensor]]:
-    """Σ p_k Δ_k, and for the records each row's norm and its cosine to the others' sum, both without buffers."""
-    mean, rows = weight @ rows, rows[:, :d]
-    norm, length = rows.norm(dim=1), mean[:d].norm()
-    return mean, {"delta_norm": norm, "delta_cosine": cosines(rows @ mean[:d], weight, length, norm)}
+    """Σ p_k Δ_k, and for the records each row's norm and its cosine to the others' sum, both without buffers.
+
+    Column by column, as many at a time as a cache holds: memory is read once.
+    """
+    means, dots, norms = [], [], []
+    for some in rows[:, :d].split(max(1, CACHED // max(1, len(rows))), 1):
+        means.append(weight @ some)
+        dots.append(some @ means[-1])
+        norms.append(some.norm(dim=1))
+    mean, norm = torch.cat(means), torch.stack(norms).norm(dim=0)
+    cosine = cosines(torch.stack(dots).sum(0), weight, mean.norm(), norm)
+    return torch.cat([mean, weight @ rows[:, d:]]), {"delta_norm": norm, "delta_cosine": cosine}
 
 
 def cosines(dot: Tensor, weight: Tensor, length: Tensor, norm: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,6 +25,7 @@ from ..core.layout import Layout
 from ..core.local import Problem
 from ..core.seeds import stream
 from ..core.work import Mat, Result, Vec, Work
+from ..data.dataset import Ints
 from ..errors import ArnoError
 from ..models.linear import MLP
 from ..models.network import narrow
@@ -89,10 +91,9 @@ class Batched(Serial):
     def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
         """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
         assert isinstance(problem, Classification)
-        shapes: dict[object, list[int]] = {}
-        for j in range(len(work)):
-            window = work.windows[j] if work.windows is not None and work.windows[j].extract else None
-            shapes.setdefault(None if window is None else window.units, []).append(j)
+        shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
+        for j, window in enumerate(work.windows or ()):
+            shapes.setdefault(window.units if window.extract else None, []).append(j)
         widest = problem.x[0].numel() * int(work.batch_size.max())
         at_once = max(1, GROUP // max(work.start.shape[1], widest))
         found: list[Tensor] = []
@@ -339,19 +340,28 @@ def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple
 def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Which samples each row takes in each step, [rows, steps, batch], drawn as for the serial engine; and how many."""
     rows = rows.cpu()
-    clients, epochs, batch = work.clients[rows], work.epochs[rows], work.batch_size[rows]
-    first, size = problem.partition.offsets[clients], problem.sizes[clients]
-    once, steps, widest = -(-size // batch), int(work.steps[rows].max()), int(batch.max())
+    clients, epochs, batch = (x[rows].numpy() for x in (work.clients, work.epochs, work.batch_size))
+    first, size = problem.partition.offsets[clients].numpy(), problem.sizes[clients].numpy()
+    steps, widest, cells = int(work.steps[rows].max()), int(batch.max()), len(rows) * int(work.steps[rows].max())
     drawn, shuffle = [], torch.Generator()
     for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):
         stream(work.seed, "batches", work.round, client, generator=shuffle)
         drawn += [torch.randperm(n, generator=shuffle) if work.sgd.shuffle else torch.arange(n) for _ in range(times)]
-    order, length = torch.cat(drawn), epochs * size
-    row = torch.arange(len(rows)).repeat_interleave(length)
-    number = torch.arange(len(order)) - (length.cumsum(0) - length)[row]  # of a sample among all that the row takes
-    epoch, place = number // size[row], number % size[row]
-    step = epoch * once[row] + place // batch[row]
-    cell = row * steps + step
-    index = torch.zeros(len(rows) * steps * widest, dtype=torch.int64)
-    index[cell * widest + place % batch[row]] = problem.partition.indices[first[row] + order].long()
-    return index.view(len(rows), steps, widest), torch.bincount(cell, minlength=len(rows) * steps).view(-1, steps)
+    row, epoch = spread(epochs)  # of everything that was drawn; then of every sample in it
+    drawing, place = spread(size[row])
+    step, within = np.divmod(place, batch[row][drawing])
+    cell = (row * steps + epoch * -(-size // batch)[row])[drawing] + step
+    index = np.zeros(cells * widest, dtype=np.int64)
+    index[cell * widest + within] = problem.partition.indices.numpy()[first[row][drawing] + torch.cat(drawn).numpy()]
+    sizes = np.bincount(cell, minlength=cells).reshape(-1, steps)
+    return torch.from_numpy(index.reshape(-1, steps, widest)), torch.from_numpy(sizes)
+
+
+def spread(counts: Ints) -> tuple[Ints, Ints]:
+    """Things laid end to end, so many of each kind: the kind of each, and its place among its like.
+
+    >>> spread(np.array([2, 3]))
+    (array([0, 0, 1, 1, 1]), array([0, 1, 0, 1, 2]))
+    """
+    kind = np.repeat(np.arange(len(counts)), counts)
+    return kind, np.arange(len(kind)) - (np.cumsum(counts) - counts)[kind]

@@ -379,6 +379,9 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):  # not to push the parent aside when it wakes us: others are waiting for its messages
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     torch.set_num_threads(1)
     keep_memory()
     engine, parent = kernel(problem), os.getppid()
