@@ -323,26 +323,26 @@ def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
 def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Step by step, the batches of those still at work, padded to the largest: samples, labels, weights 1/size or 0."""
     index, sizes = plan(problem, work, rows)
-    ahead, most = torch.arange(index.shape[2]), len(rows) * index.shape[2]
-    raw = problem.x.new_empty(most, *problem.x.shape[1:])
+    size = sizes[..., None].to(problem.dtype)
+    weight = ((torch.arange(index.shape[2]) < size) / size).to(problem.device)
+    index = index.to(problem.device)
+    y = problem.y.index_select(0, index.flatten()).view(index.shape)
+    raw = problem.x.new_empty(index[0].numel(), *problem.x.shape[1:])
     room = raw.new_empty(raw.shape, dtype=problem.dtype)
-    for step, size in enumerate(sizes.T):
-        size = size[: int(size.count_nonzero()), None]
-        widest = int(size.max())
-        flat = index[: len(size), step, :widest].flatten().to(problem.device)
-        weight = (ahead[:widest] < size) / size.to(problem.dtype)
+    for step, (live, widest) in enumerate(zip((sizes > 0).sum(1).tolist(), sizes.amax(1).tolist(), strict=True)):
+        now = step, slice(live), slice(widest)
+        flat = index[now].flatten()
         x = torch.index_select(problem.x, 0, flat, out=raw[: len(flat)])
         x = problem.transform.normalise(x, problem.dtype, room[: len(flat)])
-        y = problem.y.index_select(0, flat)
-        yield x.unflatten(0, weight.shape), y.view(weight.shape), weight.to(problem.device)
+        yield x.unflatten(0, (live, widest)), y[now], weight[now]
 
 
 def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Which samples each row takes in each step, [rows, steps, batch], drawn as for the serial engine; and how many."""
+    """Which samples are taken in each step, [steps, rows, batch], drawn as for the serial engine; and how many."""
     rows = rows.cpu()
     clients, epochs, batch = (x[rows].numpy() for x in (work.clients, work.epochs, work.batch_size))
     first, size = problem.partition.offsets[clients].numpy(), problem.sizes[clients].numpy()
-    steps, widest, cells = int(work.steps[rows].max()), int(batch.max()), len(rows) * int(work.steps[rows].max())
+    shape = int(work.steps[rows].max()), len(rows), int(batch.max())
     drawn, shuffle = [], torch.Generator()
     for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):
         stream(work.seed, "batches", work.round, client, generator=shuffle)
@@ -350,11 +350,13 @@ def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Ten
     row, epoch = spread(epochs)  # of everything that was drawn; then of every sample in it
     drawing, place = spread(size[row])
     step, within = np.divmod(place, batch[row][drawing])
-    cell = (row * steps + epoch * -(-size // batch)[row])[drawing] + step
-    index = np.zeros(cells * widest, dtype=np.int64)
-    index[cell * widest + within] = problem.partition.indices.numpy()[first[row][drawing] + torch.cat(drawn).numpy()]
-    sizes = np.bincount(cell, minlength=cells).reshape(-1, steps)
-    return torch.from_numpy(index.reshape(-1, steps, widest)), torch.from_numpy(sizes)
+    cell = (step + (epoch * -(-size // batch)[row])[drawing]) * len(rows) + row[drawing]
+    index = np.zeros(shape, dtype=np.int64)
+    index.reshape(-1, shape[2])[cell, within] = problem.partition.indices.numpy()[
+        first[row][drawing] + torch.cat(drawn).numpy()
+    ]
+    sizes = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape[:2])
+    return torch.from_numpy(index), torch.from_numpy(sizes)
 
 
 def spread(counts: Ints) -> tuple[Ints, Ints]:
