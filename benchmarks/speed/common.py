@@ -33,7 +33,7 @@ def flops(name: str) -> int:
 
 def network(name: str) -> nn.Module:
     """The model as anybody would write it."""
-    torch.manual_seed(0)
+    torch.manual_seed(int(os.environ.get("SEED", 0)))  # of everything that the contender draws from here on
     if name == "W1":
         layers = [nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
@@ -62,6 +62,7 @@ def settings(folder: Path) -> list[str]:
         "partition=file", f"partition.path={folder / 'clients.json'}",
         "select=schedule", f"select.path={folder / 'cohorts.json'}",
         f"model={model}", f"local.batch_size={BATCH[name]}", f"local.lr={LR}",
+        f"seed={os.environ.get('SEED', 0)}", f"load={folder / 'start.safetensors'}",
     ]  # fmt: skip
     if name == "W3":
         words.append(f"model.target={Path(__file__).resolve()}:five_layers")

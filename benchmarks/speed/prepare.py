@@ -14,6 +14,7 @@ from arno.data import partitions
 from arno.data.arrays import from_arrays
 from arno.data.dataset import Dataset, datasets
 from arno.experiment import build
+from arno.experiment.checkpoint import Checkpoint, save
 from arno.experiment.config import compose, plain
 
 #: Data, training samples, partition, clients, clients a round.
@@ -45,8 +46,10 @@ def prepare(name: str, base: Path, sources: dict[str, str]) -> Path:
         array = numbers.transform().normalise(tensor) if part.startswith("x") else tensor
         np.save(folder / f"{part}.npy", array.numpy())
     assert name in BATCH
-    first = build.classification(plain(compose(settings(folder)))).init(0)
+    config = plain(compose(settings(folder)))
+    first = build.classification(config).init(0)
     np.save(folder / "start.npy", first.numpy())
+    save(folder / "start.safetensors", Checkpoint(0, {"w": first}, {}, config))
     return folder
 
 

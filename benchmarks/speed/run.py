@@ -14,11 +14,11 @@
 
 Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
 the median over its rounds after the first (one round, on W3); the table shows the median of that over the repeats and
-its range, the peak memory of the process tree (proportional set size) and the accuracy of the final model: the same
-work was done. All of them start from the same model and get the same environment variables. `--peers` is where `make
-bench-peers` put the peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes
-those alone; on W1 and W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data
-in place of made-up images.
+its range, the peak memory of the process tree (proportional set size) and the accuracy of the final model with its
+range: the same work was done. All of them start from the same model, shuffle the samples in another way in every
+repeat, and get the same environment variables. `--peers` is where `make bench-peers` put the peers' environments;
+without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone; on W1 and W2 Arno's other
+parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of made-up images.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from common import flops
 from prepare import prepare
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 8, "W2": 14, "W3": 2, "W4": 9}
+ROUNDS = {"W1": 10, "W2": 40, "W3": 2, "W4": 24}
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -79,10 +79,10 @@ def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[C
     return found
 
 
-def once(contender: Contender, folder: Path, rounds: int) -> dict[str, float]:
+def once(contender: Contender, folder: Path, rounds: int, seed: int) -> dict[str, float]:
     """Run it; its time is the median of the rounds after the first, if there are more."""
     words = [str(folder) if w == "FOLDER" else str(rounds) if w == "ROUNDS" else w for w in contender.command]
-    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(contender.threads)}
+    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(contender.threads), "SEED": str(seed)}
     done = subprocess.run(words, cwd=HERE, env=environment, capture_output=True, text=True, timeout=900)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
     if not lines:
@@ -114,7 +114,7 @@ def measure(
     for repeat in range(repeats):
         peaks.append(gemm_peak(cores))
         for contender in taking_part:
-            found[contender.name].append(once(contender, folder, ROUNDS[base]))
+            found[contender.name].append(once(contender, folder, ROUNDS[base], repeat))
             print(f"{name} {repeat + 1}/{repeats} {contender.name}: {found[contender.name][-1]}", flush=True)
     parts, cohorts = (json.loads((folder / f"{part}.json").read_text()) for part in ("clients", "cohorts"))
     samples = median(sum(len(parts[k]) for k in cohort) for cohort in cohorts[1 : max(2, ROUNDS[base] - 1)])
@@ -133,10 +133,11 @@ def table(name: str, result: dict[str, object]) -> str:
     ]
     for who, many in runs.items():
         spent, memory = [run["seconds"] for run in many], median(run["memory"] for run in many)
-        score = median(run["accuracy"] for run in many)
+        scores = [run["accuracy"] for run in many]
         lines.append(
             f"| {who} | {medians[who]:.4f} [{min(spent):.4f}, {max(spent):.4f}] "
-            f"| {medians[who] / medians['Arno']:.2f}× | {memory:.0f} | {score:.3f} |"
+            f"| {medians[who] / medians['Arno']:.2f}× | {memory:.0f} "
+            f"| {median(scores):.3f} [{min(scores):.3f}, {max(scores):.3f}] |"
         )
     speed, peak = float(result["flops"]) / medians["Arno"] / 1e9, median(result["gemm"])  # type: ignore[arg-type]
     return "\n".join(

@@ -237,3 +237,13 @@ def test_a_partition_of_a_part_points_into_the_whole():
         outer[4]
     with pytest.raises(IndexError):
         outer[-1]
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "replace"])
+def test_clients_keep_their_samples_when_these_are_lined_up(kind):
+    x, y = torch.arange(100, 200), torch.arange(100) % 5
+    made = partitions.build({"kind": kind}, y, 4, 0)
+    index, lined = made.lined_up(torch.arange(100))
+    for k in range(4):
+        assert torch.equal(x[index][lined[k]], x[made[k]])
+    assert (lined is made) == (kind == "replace")  # a sample in several hands stays where it is

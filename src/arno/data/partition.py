@@ -57,6 +57,19 @@ class Partition:
         """The same partition of a part of the data: sample i of the part is sample `index[i]` of the whole."""
         return Partition(index[self.indices], self.offsets)
 
+    def lined_up(self, index: Tensor) -> tuple[Tensor, Partition]:
+        """The part `index` of the data in the order of its owners, and its partition: neighbours are read faster.
+
+        All stays as it is where somebody shares a sample.
+
+        >>> index, lined = Partition(torch.tensor([2, 0, 1]), torch.tensor([0, 1, 3])).lined_up(torch.tensor([5, 6, 7]))
+        >>> index.tolist(), lined.indices.tolist()
+        ([7, 5, 6], [0, 1, 2])
+        """
+        if torch.bincount(self.indices, minlength=1).max() > 1:
+            return index, self
+        return index[self.indices], Partition(torch.arange(len(self.indices), dtype=self.indices.dtype), self.offsets)
+
     def label_counts(self, y: Labels, n_classes: int) -> Tensor:
         """How often each client has each class, `[N, n_classes]`."""
         labels = torch.from_numpy(as_labels(y))[self.indices]

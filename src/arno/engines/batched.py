@@ -72,7 +72,7 @@ class Batched(Serial):
             return
         if reason := unsupported(self.problem, first):
             raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
-        several = self.workers > 1 and len(self.pieces(self.problem, first, self.workers)) > 1
+        several = self.workers > 1 and (len(first) > at_once(self.problem, first) or first.windows is not None)
         yield from (self._crew.train if several else super().train)(chain([first], works))
 
     def block(self, work: Work, delta: Mat) -> Result:
@@ -90,17 +90,14 @@ class Batched(Serial):
     @staticmethod
     def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
         """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
-        assert isinstance(problem, Classification)
         shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
         for j, window in enumerate(work.windows or ()):
             shapes.setdefault(window.units if window.extract else None, []).append(j)
-        widest = problem.x[0].numel() * int(work.batch_size.max())
-        at_once = max(1, GROUP // max(work.start.shape[1], widest))
-        found: list[Tensor] = []
+        found, most = list[Tensor](), at_once(problem, work)
         for rows in shapes.values():
             order = torch.tensor(rows, device=work.steps.device)
             order = order[work.steps[order].argsort(descending=True, stable=True)]
-            found += order.tensor_split(-(-len(order) // at_once))
+            found += order.tensor_split(-(-len(order) // most))
         return found
 
     @torch.no_grad()
@@ -305,6 +302,13 @@ def unsupported(problem: Problem, work: Work) -> str:
     if work.sgd.augment:
         return "local.augment draws per client"
     return ""
+
+
+def at_once(problem: Problem, work: Work) -> int:
+    """How many rows fit together."""
+    assert isinstance(problem, Classification)
+    widest = problem.x[0].numel() * int(work.batch_size.max())
+    return max(1, GROUP // max(problem.layout.size, widest))
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -16,13 +16,15 @@ from ..core.work import SubModel, Work
 
 def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
     """Some rows of a block; the start that all of them share travels apart, an index vector once."""
-    part = (replace(work, start=work.start[:, :0]) if shared else work).rows(torch.tensor(rows))
-    packed = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
-    packed["given"] = {name: x.numpy() for name, x in part.given.items()}
-    if part.windows is not None:
-        indices = {id(window.index): window.index.numpy() for window in part.windows}
-        light = [(id(window.index), window.units, window.extract) for window in part.windows]
-        packed["windows"] = (indices, light)
+    import numpy as np
+
+    at, work = np.array(rows), replace(work, start=work.start[:, :0]) if shared else work
+    packed = {name: x.numpy()[at] if isinstance(x, Tensor) else x for name, x in vars(work).items()}
+    packed["given"] = {name: x.numpy()[at] for name, x in work.given.items()}
+    if work.windows is not None:
+        mine = [work.windows[j] for j in rows]
+        indices = {id(window.index): window.index.numpy() for window in mine}
+        packed["windows"] = (indices, [(id(window.index), window.units, window.extract) for window in mine])
     return packed
 
 

@@ -56,19 +56,20 @@ def classification(config: dict[str, Any]) -> Classification:
     dataset, train, held_out, partition = split(config)
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
+    train, partition = partition.lined_up(train)
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
     model = dict(config["model"])
-    channels_last = model.pop("channels_last")
+    channels_last, shape, classes = model.pop("channels_last"), dataset.shape, dataset.n_classes
     return Classification(
-        dataset.x[train] if len(held_out) else dataset.x,
-        dataset.y[train] if len(held_out) else dataset.y,
+        dataset.x.index_select(0, train),
+        dataset.y.index_select(0, train),
         partition,
-        lambda: registry("model").build(model, dataset.shape, dataset.n_classes),
+        lambda: registry("model").build(model, shape, classes),
         transform=dataset.transform(),
         splits=splits,
-        classes=dataset.n_classes,
+        classes=classes,
         name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=dataset.fingerprint(),
         channels_last=channels_last,
@@ -100,7 +101,7 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     dataset = load(chosen, config["seed"])
     train, held_out = split_validation(dataset.y, dataset.val if val is None else val, config["seed"])
     partition: Partition = registry("partition").build(
-        config["partition"], dataset.y[train], config["clients"], config["seed"]
+        config["partition"], dataset.y.index_select(0, train), config["clients"], config["seed"]
     )
     return dataset, train, held_out, partition
 
