@@ -316,14 +316,18 @@ def added_up(weight: Tensor, rows: Mat, d: int) -> tuple[Vec, dict[str, Tensor]]
 
     Column by column, as many at a time as a cache holds: memory is read once.
     """
-    means, dots, norms = [], [], []
-    for some in rows[:, :d].split(max(1, CACHED // max(1, len(rows))), 1):
-        means.append(weight @ some)
-        dots.append(some @ means[-1])
-        norms.append(some.norm(dim=1))
-    mean, norm = torch.cat(means), torch.stack(norms).norm(dim=0)
-    cosine = cosines(torch.stack(dots).sum(0), weight, mean.norm(), norm)
-    return torch.cat([mean, weight @ rows[:, d:]]), {"delta_norm": norm, "delta_cosine": cosine}
+
+    def of(some: Mat) -> tuple[Vec, Tensor, Tensor]:
+        mean = weight @ some
+        return mean, some @ mean, some.norm(dim=1)
+
+    found = [of(some) for some in rows[:, :d].split(max(1, CACHED // max(1, len(rows))), 1)]
+    mean, dot, norm = found[0]
+    if len(found) > 1:
+        means, dots, norms = zip(*found, strict=True)
+        mean, dot, norm = torch.cat(means), torch.stack(dots).sum(0), torch.stack(norms).norm(dim=0)
+    notes = {"delta_norm": norm, "delta_cosine": cosines(dot, weight, mean.norm(), norm)}
+    return mean if rows.shape[1] == d else torch.cat([mean, weight @ rows[:, d:]]), notes
 
 
 def cosines(dot: Tensor, weight: Tensor, length: Tensor, norm: Tensor) -> Tensor:

@@ -121,7 +121,10 @@ class Batched(Serial):
         start, drift = pieces(work.start), pieces(work.drift)
         masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
         bare = not (near or drift or masks or sgd.momentum or sgd.weight_decay or sgd.clip is not None)
-        w = [piece.clone(memory_format=torch.contiguous_format) for piece in start]
+        w = [piece.new_empty(piece.shape) for piece in start]
+        if not bare:
+            for piece, before in zip(w, start, strict=True):
+                piece.copy_(before)
         g = [torch.empty_like(piece) for piece in w if not bare]
         velocity = [torch.zeros_like(piece) for piece in w] if sgd.momentum else []
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
@@ -129,7 +132,7 @@ class Batched(Serial):
             live = len(y)
             now, rate = [piece[:live] for piece in w], lr[:live]
             if bare:
-                total[:live] += stack.descend(now, x, y, weight, rate)
+                total[:live] += stack.descend(now if step else start, now, x, y, weight, rate)
                 continue
             grads = [piece[:live] for piece in g]
             total[:live] += stack.gradient(now, grads, x, y, weight)
@@ -187,8 +190,8 @@ class Stack(Protocol):
         """Write ∇ of Σ_i weight_i · cross-entropy_i for each row into `g`, and return its value."""
         ...
 
-    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """Take the step w ← w − rate · ∇ at once, and return the value before it."""
+    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+        """Take the step `to` ← w − rate · ∇ at once, and return the value before it."""
         ...
 
 
@@ -205,26 +208,28 @@ class Dense:
 
     def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """One forward and one backward pass in batched products."""
-        losses, backward = self._pass(w, x, y, weight)
+        losses, backward = self._pass(self._layers(w), x, y, weight)
         for (matrix, bias), (back, h) in zip(reversed(self._layers(g)), backward, strict=True):
             torch.bmm(back.mT, h, out=matrix)
             torch.sum(back, 1, out=bias)
         return losses
 
-    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
         """The same, added to the weights on the way: ∇W is never written down."""
-        losses, backward = self._pass(w, x, y, weight)
-        for (matrix, bias), (back, h) in zip(reversed(self._layers(w)), backward, strict=True):
+        before = self._layers(w)
+        after = before if to is w else self._layers(to)
+        losses, backward = self._pass(before, x, y, weight)
+        for old, new, (back, h) in zip(reversed(before), reversed(after), backward, strict=True):
             back = back * rate[..., None]
-            matrix.baddbmm_(back.mT, h, alpha=-1)
-            bias.sub_(back.sum(1))
+            torch.baddbmm(old[0], back.mT, h, alpha=-1, out=new[0])
+            torch.sub(old[1], back.sum(1), out=new[1])
         return losses
 
     def _pass(
-        self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor
+        self, layers: list[tuple[Tensor, Tensor]], x: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, Iterator[tuple[Tensor, Tensor]]]:
         """The losses, and for each layer from the last down its δ and its input: ∇W = δᵀ h, ∇b = Σ δ."""
-        layers, inputs = self._layers(w), [x.flatten(2)]
+        inputs = [x.flatten(2)]
         for matrix, bias in layers[:-1]:
             z = affine(inputs[-1], matrix, bias)
             inputs.append(z.tanh_() if self.tanh else z.relu_())
@@ -252,9 +257,11 @@ class Dense:
 
 def affine(h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     """h Wᵀ + b of every row; the product is faster with the smaller factor on the left."""
-    if matrix.shape[1] < h.shape[1]:
-        return torch.bmm(matrix, h.mT).mT + bias[:, None]
-    return torch.baddbmm(bias[:, None], h, matrix.mT)
+    shape, narrow = h.shape[:2], matrix.shape[1] < h.shape[1]
+    if matrix.stride(0) == 0:  # all rows are one
+        h, matrix, bias = h.flatten(0, 1)[None], matrix[:1], bias[:1]
+    z = torch.bmm(matrix, h.mT).mT + bias[:, None] if narrow else torch.baddbmm(bias[:, None], h, matrix.mT)
+    return z.view(*shape, -1)
 
 
 class Vmapped:
@@ -279,11 +286,11 @@ class Vmapped:
         value: Tensor = losses.detach().double()
         return value
 
-    def descend(self, w: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
         """The gradient, then the step."""
-        g = [torch.empty_like(w[0])]
+        g = [torch.empty_like(to[0])]
         losses = self.gradient(w, g, x, y, weight)
-        w[0].addcmul_(g[0], rate, value=-1)
+        torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
         return losses
 
 

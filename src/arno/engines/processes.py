@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
+from time import perf_counter, sleep
 from typing import Any, Literal
 from weakref import ref
 
@@ -37,6 +38,8 @@ from .serial import Serial
 
 #: A client that takes its worker down this often is given up.
 TRIES = 3
+#: Seconds that a worker looks for its next rows before it goes to sleep: a core that slept is slow to come back.
+AWAKE = 0.005
 #: Numbers in the index vectors (of windows) that a worker keeps from one block to the next.
 KNOWN = 2**23
 
@@ -384,10 +387,13 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     torch.set_num_threads(1)
     keep_memory()
-    engine, parent = kernel(problem), os.getppid()
+    engine, parent, give_way = kernel(problem), os.getppid(), getattr(os, "sched_yield", lambda: sleep(0))
     slabs: dict[int, Mat] = {}
     windows: dict[int, Tensor] = {}
     while True:
+        soon = perf_counter() + AWAKE
+        while not pipe.poll(0) and perf_counter() < soon:
+            give_way()
         while not pipe.poll(2.0):
             if os.getppid() != parent:
                 return
