@@ -1,10 +1,11 @@
 """W6: how a round's time and memory grow with the cohort, the clients, the parameters and the cores.
 
-    python benchmarks/growth.py
+    python benchmarks/growth.py [ROW ...]
 
 Synthetic images, 60 samples a client drawn with replacement, B = 20, E = 1, engine auto. Each point is a process of its
-own; it prints the median time of a round and how far one round takes the memory beyond data and model. Time should be
-flat in the clients, linear in cohort and parameters; memory independent of cohort and clients (FedAvg).
+own, three times over, the points of a row in turn: medians of the time of a round (and of those three), and how far the
+rounds take the memory beyond data and model. Time should be flat in the clients, linear in cohort and parameters;
+memory independent of cohort and clients (FedAvg).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def point(row: str, value: float) -> dict[str, float]:
     engine = auto(problem, cores=int(value) if row == "cores" else 0)
     fed = Federation(problem, [Uniform(cohort / clients)], engine=engine, local=Local(1, 20, 0.01))
     before, spent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
-    while len(spent) < 4 or (len(spent) < 12 and sum(spent) < 6):
+    while len(spent) < 4 or (len(spent) < 100 and sum(spent) < 2):
         began = perf_counter()
         fed.round()
         spent.append(perf_counter() - began)
@@ -65,21 +66,24 @@ def point(row: str, value: float) -> dict[str, float]:
 
 def main() -> None:
     """All rows, each point in a process of its own."""
-    if len(sys.argv) == 3:
+    if len(sys.argv) == 3 and sys.argv[1] in ROWS and sys.argv[2] not in ROWS:
         print(json.dumps(point(sys.argv[1], float(sys.argv[2]))))
         return
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for row, (values, what) in ROWS.items():
-        print(f"\n| {row} ({what}) | ms a round | to the first | MiB beyond data and model |")
-        print("| ---: | ---: | ---: | ---: |")
-        first = None
-        for value in values:
+    for row in sys.argv[1:] or ROWS:
+        values, what = ROWS[row]
+        found: dict[float, list[dict[str, float]]] = {value: [] for value in values}
+        for value in values * 3:
             words = [sys.executable, __file__, row, str(value)]
             done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-            found = json.loads(done.stdout.splitlines()[-1])
-            first = first or found["seconds"]
-            ratio = found["seconds"] / first
-            print(f"| {value:,.0f} | {found['seconds'] * 1e3:.1f} | {ratio:.2f} | {found['memory']:.0f} |", flush=True)
+            found[value].append(json.loads(done.stdout.splitlines()[-1]))
+        print(f"\n| {row} ({what}) | ms a round | to the first | MiB beyond data and model |")
+        print("| ---: | ---: | ---: | ---: |")
+        seconds, memory = (
+            [median(run[part] for run in runs) for runs in found.values()] for part in ("seconds", "memory")
+        )
+        for value, spent, grown in zip(values, seconds, memory, strict=True):
+            print(f"| {value:,.0f} | {spent * 1e3:.1f} | {spent / seconds[0]:.2f} | {grown:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
