@@ -122,7 +122,7 @@ class Batched(Serial):
         masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
         bare = not (near or drift or masks or sgd.momentum or sgd.weight_decay or sgd.clip is not None)
         w = [piece.new_empty(piece.shape) for piece in start]
-        if not bare:
+        if not bare:  # else the first step, which every row takes, writes them
             for piece, before in zip(w, start, strict=True):
                 piece.copy_(before)
         g = [torch.empty_like(piece) for piece in w if not bare]

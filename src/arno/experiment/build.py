@@ -56,15 +56,18 @@ def classification(config: dict[str, Any]) -> Classification:
     dataset, train, held_out, partition = split(config)
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
-    train, partition = partition.lined_up(train)
+    rows, partition = partition.lined_up(train)
+    x, y = dataset.x, dataset.y
+    if len(held_out) or rows is not train:
+        x, y = x.index_select(0, rows), y.index_select(0, rows)
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
     model = dict(config["model"])
     channels_last, shape, classes = model.pop("channels_last"), dataset.shape, dataset.n_classes
     return Classification(
-        dataset.x.index_select(0, train),
-        dataset.y.index_select(0, train),
+        x,
+        y,
         partition,
         lambda: registry("model").build(model, shape, classes),
         transform=dataset.transform(),

@@ -239,13 +239,13 @@ class Classification:
     def _scorer(self) -> tuple[Vec, Callable[[Tensor], Tensor]]:
         """A vector, and the logits of the network whose weights are in it."""
         w = torch.zeros(self.layout.size, device=self.device, dtype=self.dtype)
-        if self.strips(self.module):
+        if self.in_strips(self.module):
             return w, ConvBackprop(self.module, self.x.shape[1:], w).logits
         module = deepcopy(self.module).eval()
         bind(module, w)
         return w, lean(module) if self.channels_last else module
 
-    def strips(self, module: nn.Module) -> TypeGuard[ConvNet]:
+    def in_strips(self, module: nn.Module) -> TypeGuard[ConvNet]:
         """Whether the network is written out as products with banded matrices."""
         return self.channels_last and self.device.type == "cpu" and suits(module, self.x.shape[1:])
 
@@ -298,7 +298,7 @@ class ClassificationLearner:
         self.backprop: Backprop | ConvBackprop | None = None
         if type(module) is MLP:
             self.backprop = Backprop(module, self.w, self.g)
-        elif problem.strips(module):
+        elif problem.in_strips(module):
             self.backprop = ConvBackprop(module, problem.x.shape[1:], self.w, self.g)
         self._shuffle = torch.Generator()
 
