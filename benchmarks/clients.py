@@ -14,9 +14,9 @@ from time import perf_counter
 
 import torch
 
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.core.federation import Federation
-from arno.experiment import build
-from arno.experiment.config import compose, plain
 
 ROUNDS, BAR = 30, 1.3
 SIZES = (1_000, 1_000_000)

@@ -18,10 +18,10 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from arno.experiment.compare import resolve
-from arno.experiment.grid import cells
-from arno.experiment.progress import Quiet
-from arno.experiment.run import execute
+from arno.grids.grid import cells
+from arno.grids.study import resolve
+from arno.runs.progress import Quiet
+from arno.runs.run import execute
 
 BAR = 0.15
 TINY = ["engine.cores=1", "eval.clients=true", "clients=5", "rounds=3", "model=softmax", "checkpoint.every=0"]

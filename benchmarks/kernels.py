@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from common import network
 
 from arno.core.layout import bind, flatten
-from arno.engines.malloc import keep_memory
+from arno.kernels.allocator import keep_memory
+from arno.kernels.lean import lean
+from arno.kernels.strips import ConvBackprop
 from arno.models.convolutional import ConvNet, lenet5
-from arno.models.lean import lean
 from arno.models.linear import MLP, Backprop
-from arno.models.strips import ConvBackprop
 
 
 class AsGiven(nn.Module):

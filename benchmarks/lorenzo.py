@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from arno.experiment import build, config
+from arno.config import build
+from arno.config import settings as config
 from arno.methods.lorenzo import Lorenzo, Mean
 
 SHARED = Path(os.environ.get("ARNO_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

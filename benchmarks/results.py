@@ -22,9 +22,10 @@ from time import perf_counter
 import yaml
 from rich.console import Console
 
+from arno.cli.compare import tell
 from arno.errors import ArnoError, unknown
-from arno.experiment.compare import own_keys, study, tell
-from arno.report.table import markdown, sheets
+from arno.grids.study import own_keys, study
+from arno.report.tables import markdown, sheets
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGES = ROOT / "benchmarks" / "studies", ROOT / "docs" / "results"

@@ -26,8 +26,8 @@ import torch
 from arno.core.federation import BLOCK, ROWS, Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
+from arno.engines.pieces import pieces
 from arno.engines.ray import WORTH, ray_engine
-from arno.engines.schedule import pieces
 from arno.engines.serial import Serial
 from arno.models import models
 from arno.problems.classification import Classification

@@ -25,7 +25,7 @@ from typing import Any
 SPENT: dict[str, float] = defaultdict(float)
 FIRST_ROUND = """
 import sys, arno.cli
-from arno.experiment import run
+from arno.runs import run
 def stop(*_, **__): raise SystemExit(0)
 run.one_round = stop
 sys.argv = ["arno", "run", "data=digits", "out=" + sys.argv[1]]
@@ -53,10 +53,11 @@ def shares(rounds: int, base: Path) -> None:
     import prepare
 
     import arno
+    from arno.config import build
     from arno.core.federation import Federation, Round
     from arno.engines.auto import Auto
-    from arno.experiment import build, run
-    from arno.experiment.folder import RunFolder
+    from arno.records.folder import RunFolder
+    from arno.runs import run
     from arno.selection import Fixed
 
     folder = prepare.prepare("W1", base, {})

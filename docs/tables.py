@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from arno.experiment.config import GROUPS, describe, registry, written
+from arno.config.settings import GROUPS, describe, registry, written
 from arno.report.listing import parts_of, settings_of
 
 

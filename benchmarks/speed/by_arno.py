@@ -10,7 +10,7 @@ from pathlib import Path
 from common import Memory, report, settings
 
 import arno
-from arno.experiment import checkpoint
+from arno.records import checkpoint
 
 folder, rounds, more = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 # One round more, which is not timed: the last one ends with an evaluation, and nobody else's rounds do.

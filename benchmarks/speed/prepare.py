@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from common import BATCH, settings
 
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.core.seeds import numpy_stream
 from arno.data import partitions
 from arno.data.arrays import from_arrays
 from arno.data.dataset import Dataset, datasets
-from arno.experiment import build
-from arno.experiment.checkpoint import Checkpoint, save
-from arno.experiment.config import compose, plain
+from arno.records.checkpoint import Checkpoint, save
 
 #: Data, training samples, partition, clients, clients a round.
 WORK = {

@@ -33,7 +33,7 @@ from arno.core.work import Work
 from arno.methods.fedprox import fedprox
 from arno.methods.lorenzo import lorenzo
 from arno.methods.scaffold import scaffold
-from arno.report.pictures import COLOURS, figure, read_metrics
+from arno.pictures.figures import COLOURS, figure, read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("ARNO_SHARED_DATA", ROOT.parent / "shared" / "data"))

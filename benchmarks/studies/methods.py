@@ -18,9 +18,9 @@ from time import perf_counter
 from rich.console import Console
 
 from arno import Comparison
-from arno.experiment.compare import study
+from arno.grids.study import study
 from arno.methods import methods
-from arno.report.pictures import draw_bands
+from arno.pictures.figures import draw_bands
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "methods.md"
 MARKS = ("<!-- table: begin -->", "<!-- table: end -->")

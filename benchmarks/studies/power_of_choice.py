@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from arno.experiment import build
-from arno.experiment.config import compose, plain
+from arno.config import build
+from arno.config.settings import compose, plain
 
 ROOT = Path(__file__).parents[2]
 DONE = ROOT / "runs" / "power_of_choice"

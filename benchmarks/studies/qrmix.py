@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from arno.experiment.run import resume, run
+from arno.runs.run import resume, run
 
 ALPHAS, FIRST, LAST = (0.1, 0.3), 24, 36  # stage 1 ends after round FIRST, everything after round LAST
 SETTING = [

@@ -16,8 +16,8 @@ from time import perf_counter
 
 import numpy as np
 
-from arno.experiment.study import draw_groups
 from arno.quadratic import Simulation, Study, sweep
+from arno.runs.quadratic import draw_groups
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = (("rand", None), ("powd", 6), ("powd", 9), ("powd", 15), ("powd", 30), ("adapowd", 30))

@@ -14,13 +14,13 @@ from .errors import ArnoError
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .analysis.comparison import Comparison
     from .core.federation import Federation, Local
     from .core.part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
-    from .experiment.compare import compare
-    from .experiment.comparison import Comparison
-    from .experiment.run import RunResult, resume, run
+    from .grids.study import compare
+    from .runs.run import RunResult, resume, run
 
 # Threads of a kernel that wait for each other sleep instead of spinning: on a busy machine spinning costs several times
 # the work itself. OpenMP reads this once, when torch is imported.
@@ -35,11 +35,11 @@ _HOMES = {
     "SGD": "core.work",
     "Result": "core.work",
     "Work": "core.work",
-    "Comparison": "experiment.comparison",
-    "compare": "experiment.compare",
-    "RunResult": "experiment.run",
-    "resume": "experiment.run",
-    "run": "experiment.run",
+    "Comparison": "analysis.comparison",
+    "compare": "grids.study",
+    "RunResult": "runs.run",
+    "resume": "runs.run",
+    "run": "runs.run",
 }
 
 __all__ = ["SGD", "ArnoError", "ClientTable", "Comparison", "Federation", "Local", "Part", "Result", "RunResult"]

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core.drawing import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
+from .core.cohorts import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
 from .core.federation import Federation
 from .core.part import Ids, Part
 from .core.seeds import key, numpy_stream

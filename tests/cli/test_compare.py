@@ -17,16 +17,16 @@ import pytest
 from rich.console import Console
 
 import arno as package
-from arno.experiment import compare
-from arno.experiment import config as configs
-from arno.experiment.comparison import Comparison
-from arno.experiment.display import Cells, display
-from arno.experiment.folder import RunFolder
-from arno.experiment.grid import cells
-from arno.experiment.progress import Quiet
-from arno.experiment.worker import Outcome, run_cell
-from arno.report.statistics import summary
-from arno.report.table import _aside
+from arno.analysis.comparison import Comparison
+from arno.analysis.statistics import summary
+from arno.config import settings as configs
+from arno.grids import study as compare
+from arno.grids.display import Cells, display
+from arno.grids.grid import cells
+from arno.grids.worker import Outcome, run_cell
+from arno.records.folder import RunFolder
+from arno.report.tables import _aside
+from arno.runs.progress import Quiet
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
 
@@ -201,7 +201,7 @@ def test_the_record_holds_the_command_as_it_was_given(arno, here, monkeypatch):
     def spread(words, jobs):
         return ["engine=serial", *(word for word in words if word != "engine=ray")], 1, None
 
-    monkeypatch.setattr("arno.experiment.cluster.spread", spread)
+    monkeypatch.setattr("arno.grids.cluster.spread", spread)
     arno("compare", *GRID, "engine=ray", "out=grid")
     assert " engine=ray " in Comparison.open("grid").record["command"]
 
@@ -556,7 +556,7 @@ def test_the_time_left_is_that_of_the_cells_to_come(monkeypatch: pytest.MonkeyPa
     shown.ended(0, Outcome())
     shown.began(1)
     shown.moved(1, 5, 10)
-    monkeypatch.setattr("arno.experiment.display.monotonic", lambda: shown.began_at + 30)
+    monkeypatch.setattr("arno.grids.display.monotonic", lambda: shown.began_at + 30)
     assert shown.left == "0:00:50", "1.5 cells took 30 s, 2.5 are left"
 
 

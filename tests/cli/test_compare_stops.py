@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from arno import cli
-from arno.experiment.comparison import Comparison
+from arno.analysis.comparison import Comparison
 
 ROUNDS = 50
 GRID = ("method=fedavg,scaffold", "seed=0..1", f"rounds={ROUNDS}", "clients=10", "local.epochs=3")
@@ -111,7 +111,7 @@ def test_stopped_and_called_again(number, start, arno, whole, tmp_path):
     assert 1 <= len(done) < 4
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+        assert said.splitlines()[-1] == "stopped; the same command continues it"
         (stopped, *_) = [cell for cell in out.glob("*/") if status(cell) == "interrupted"]
         saved = sorted((stopped / "checkpoints").glob("[0-9]*.safetensors"))[-1]
         assert int(saved.stem) == rounds(stopped), "nothing is lost"

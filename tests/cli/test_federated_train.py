@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from arno import cli
+from arno.cli.fedrcl import find, main, translate
+from arno.config.settings import compose
 from arno.errors import ArnoError
-from arno.experiment.checkpoint import read_tensors
-from arno.experiment.config import compose
-from arno.experiment.run import resume, run
-from arno.seed003 import find, main, translate
+from arno.records.checkpoint import read_tensors
+from arno.runs.run import resume, run
 
 STAGE1 = [
     "client=fedrcl",

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from arno.completion import SCRIPTS, registered, words
+from arno.cli.completion import SCRIPTS, words
+from arno.config.names import registered
+from arno.config.settings import GROUPS, registry
 from arno.conform import PACKAGED
-from arno.experiment.config import GROUPS, registry
 from arno.methods import methods
 
 CASE = PACKAGED / "fedavg_softmax_samples.npz"

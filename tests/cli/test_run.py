@@ -237,7 +237,7 @@ def test_help_answers_at_once_without_torch(command):
 
 
 def test_run_help_names_every_setting_and_every_choice(arno):
-    from arno.experiment.config import GROUPS, describe, registry
+    from arno.config.settings import GROUPS, describe, registry
 
     said = arno("run", "--help").out
     for key, _, _ in describe():

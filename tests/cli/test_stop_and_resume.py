@@ -75,7 +75,7 @@ def test_a_signal_ends_the_round_saves_and_can_be_resumed(number, arno, whole, s
 def start() -> Iterator[Callable[..., int]]:
     """Runs the command in another process that has torch at hand; returns its id."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["arno.cli", "arno.experiment.run", "arno.engines.serial", "pyarrow.parquet"])
+    context.set_forkserver_preload(["arno.cli", "arno.runs.run", "arno.engines.serial", "pyarrow.parquet"])
     started = []
 
     def go(*arguments: object) -> int:
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_for_small_files_too(name, arno, small, monkeypatch)
     """Whichever file the last byte is missing for: one line, and what was there stays."""
     import errno
 
-    from arno.experiment import folder
+    from arno.records import folder
 
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     arno("run", *small, "rounds=2", "out=run")

@@ -4,7 +4,7 @@ import os
 import signal
 
 import arno
-from arno.experiment import run as runs
+from arno.runs import run as runs
 
 SETTINGS = {
     "cluster_fedvarp": ["method.clusters=3"],

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import arno
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.engines.auto import Auto, auto, choose
 from arno.errors import ArnoError
-from arno.experiment import build
-from arno.experiment.config import compose, plain
 
 
 def chosen(*words, cores=2):

@@ -8,14 +8,14 @@ import torch
 import training
 from torch import nn
 
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, read, replay
 from arno.core.federation import Federation, Local
 from arno.core.work import SGD
 from arno.engines.batched import Batched, batched
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
-from arno.experiment import build
-from arno.experiment.config import compose, plain
 from arno.methods import methods
 from arno.models.linear import MLP
 from arno.selection import Uniform

@@ -10,14 +10,14 @@ import pytest
 import torch
 from training import same_bits, train
 
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
 from arno.engines.processes import Processes, processes
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
-from arno.experiment import build
-from arno.experiment.config import compose, plain
 from arno.methods import methods
 from arno.registry import load_target
 from arno.selection import Uniform

@@ -18,23 +18,23 @@ import torch
 from training import same_bits, train
 
 import arno
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
 from arno.core.part import Part
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
-from arno.experiment import build
-from arno.experiment.config import compose, plain
-from arno.experiment.run import RunResult
 from arno.methods import methods
+from arno.runs.run import RunResult
 from arno.selection import Uniform
 
 ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
 from arno.engines.actors import Call, _refused  # noqa: E402
 from arno.engines.ray import ray_engine, shares  # noqa: E402
-from arno.engines.rows import WorkerTable  # noqa: E402
-from arno.experiment.cluster import Runs, _outcome  # noqa: E402
+from arno.engines.remote_table import WorkerTable  # noqa: E402
+from arno.grids.cluster import Runs, _outcome  # noqa: E402
 
 
 @pytest.fixture(scope="module")

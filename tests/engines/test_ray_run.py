@@ -91,7 +91,7 @@ def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
     assert list(logs.parent.glob("worker-*.err"))
 
     whole = arno.run(*words, engine={"kind": "serial", "threads": 1}, out=str(tmp_path / "serial"))
-    resumed = arno.experiment.run.RunResult(tmp_path / "run")
+    resumed = arno.runs.run.RunResult(tmp_path / "run")
     assert torch.equal(whole.final, resumed.final)
     own = [column for column in whole.clients.columns if column != "seconds"]
     assert whole.clients[own].equals(resumed.clients[own])

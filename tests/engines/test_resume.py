@@ -13,7 +13,7 @@ from arno.methods import methods
 
 #: From a process without threads: other tests may have left some in this one, and to fork beside them is a gamble.
 CHILDREN = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-CHILDREN.set_forkserver_preload(["arno.experiment.run", "pandas", "torch"])
+CHILDREN.set_forkserver_preload(["arno.runs.run", "pandas", "torch"])
 
 
 @pytest.mark.parametrize("state", ["memory", "disk"])

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from arno.core.federation import Federation, Local
 from arno.core.layout import bind, flatten
-from arno.engines.schedule import order, pieces
+from arno.engines.pieces import order, pieces
 from arno.engines.serial import Serial, serial
 from arno.errors import ArnoError
 from arno.methods.fedvarp import Varp

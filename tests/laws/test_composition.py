@@ -5,11 +5,11 @@ from itertools import combinations
 import pytest
 import torch
 
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.core.federation import Federation, Local, refuse_conflicts
 from arno.core.work import SGD
 from arno.errors import ArnoError
-from arno.experiment import build
-from arno.experiment.config import compose, plain
 from arno.methods import parts
 from arno.selection import Uniform
 

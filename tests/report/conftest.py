@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from arno.experiment import config as configs
-from arno.experiment.comparison import Comparison
-from arno.experiment.progress import Quiet
-from arno.experiment.run import execute
+from arno.analysis.comparison import Comparison
+from arno.config import settings as configs
+from arno.runs.progress import Quiet
+from arno.runs.run import execute
 
 SMALL = ("clients=6", "rounds=4", "model=softmax", "eval.clients=true", "engine=serial")
 Train = Callable[..., Path]

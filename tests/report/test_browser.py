@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from arno.experiment.comparison import Comparison, Group
-from arno.experiment.run import RunResult
+from arno.analysis.comparison import Comparison, Group
 from arno.report.html import write_report
+from arno.runs.run import RunResult
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install arno[browser]")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arno.analysis.comparison import Comparison, Group, Lost
 from arno.cli import main
 from arno.core.part import Part
-from arno.experiment.comparison import Comparison, Group, Lost
-from arno.experiment.run import RunResult
+from arno.panels.panel import Chart, HeatMap, Line
 from arno.report import panels
 from arno.report.html import write_report
-from arno.report.panel import Chart, HeatMap, Line
+from arno.runs.run import RunResult
 
 
 class Page(HTMLParser):
@@ -253,7 +253,7 @@ def test_a_part_that_cannot_be_made_again_or_fails_is_a_note(runs, tmp_path, mon
         def panels(self, run):
             return [Chart("x", "", [Line("y", [1], [run.history["no such column"]])])]
 
-    monkeypatch.setattr("arno.experiment.build.method", lambda config: [Broken()])
+    monkeypatch.setattr("arno.config.build.method", lambda config: [Broken()])
     found = page(Comparison([Group("mine", "", {0: RunResult(runs[0])})]), tmp_path)
     assert any("no such column" in note for note in found.data["places"][0]["notes"]["methods"])
 

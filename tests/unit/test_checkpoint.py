@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from arno.core.table import ClientTable
 from arno.errors import ArnoError
-from arno.experiment import checkpoint
-from arno.experiment.checkpoint import Checkpoint, load, save
+from arno.records import checkpoint
+from arno.records.checkpoint import Checkpoint, load, save
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arno.errors import ArnoError
-from arno.experiment.config import (
+from arno.config.settings import (
     GROUPS,
     as_overrides,
     compose,
@@ -19,6 +18,7 @@ from arno.experiment.config import (
     registry,
     written,
 )
+from arno.errors import ArnoError
 
 
 def resolved(*overrides, **base):

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from arno.config.settings import compose
 from arno.core.federation import Federation, Local
 from arno.core.work import SGD
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.errors import ArnoError
-from arno.experiment.config import compose
 from arno.methods.fedrcl import fedrcl, misalignment, relaxed_contrastive, supervised_contrastive
 from arno.models.linear import MLP
 from arno.problems.classification import Classification

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arno.kernels.lean import Wide, lean
 from arno.models.convolutional import ConvNet
-from arno.models.lean import Wide, lean
 
 
 def network(inplace=False, padding=0, bias=True):

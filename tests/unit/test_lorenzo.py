@@ -20,8 +20,6 @@ from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
-from arno.experiment import run as running
-from arno.experiment.progress import Lines
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedprox import Proximal
 from arno.methods.fedvarp import Varp
@@ -31,6 +29,8 @@ from arno.methods.window import Window
 from arno.models.linear import MLP
 from arno.problems.classification import Classification, weighted_f1
 from arno.problems.quadratic import Quadratic
+from arno.runs import run as running
+from arno.runs.progress import Lines
 
 torch.set_num_threads(1)
 
@@ -376,7 +376,7 @@ def test_a_run_records_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("method", [{"kind": "lorenzo"}, {"kind": "compose", "parts": ["lorenzo", "scaffold"]}])
 def test_resuming_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]) -> None:
     monkeypatch.setattr(Lorenzo, "draw", Part.draw)
-    monkeypatch.setattr("arno.report.pictures.draw_curves", lambda runs, path: None)
+    monkeypatch.setattr("arno.pictures.figures.draw_curves", lambda runs, path: None)
     whole = small(rounds=3, out=str(tmp_path / "whole"), method=method)
     for name, rounds, previous in (("bootstrap", 1, True), ("middle", 2, False)):
         small(rounds=rounds, out=str(tmp_path / name), method=method)
@@ -390,7 +390,7 @@ def test_resuming_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_long_pass_says_who_trains(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arno.experiment.progress.SILENCE", -1.0)
+    monkeypatch.setattr("arno.runs.progress.SILENCE", -1.0)
     display = Lines()
     display.start("title", 3, -1)
     fed = federation(problem(script=[0.2, 0.6, 0.4, 0.5]), Lorenzo())
@@ -401,7 +401,7 @@ def test_a_long_pass_says_who_trains(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_the_seeds_defaults() -> None:
-    from arno.experiment.config import compose
+    from arno.config.settings import compose
 
     config = compose(["method=lorenzo"])
     assert (config.local.epochs, config.local.lr, config.local.weight_decay) == (5, 0.01, 1e-4)

@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from arno.experiment.progress import Bar, Lines, Quiet, choose, scores
-from arno.report.pictures import draw_bands, draw_curves
+from arno.pictures.figures import draw_bands, draw_curves
+from arno.runs.progress import Bar, Lines, Quiet, choose, scores
 
 ROW = {"round": 3, "clients": 10, "test_accuracy": 0.91, "test_f1": 0.9, "val_f1": 0.89, "test_loss": 0.3}
 ROW |= {"train_loss": 1.2e33}

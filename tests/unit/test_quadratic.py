@@ -12,14 +12,14 @@ import torch
 
 import arno
 from arno import ArnoError, Federation, Local
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, replay
-from arno.experiment import build
-from arno.experiment.config import compose, plain
-from arno.experiment.study import run as command
-from arno.experiment.study import studies
 from arno.methods.scaffold import scaffold
 from arno.problems.quadratic import Quadratic
 from arno.quadratic import Study, draw, simulate, sweep, too_fast
+from arno.runs.quadratic import run as command
+from arno.runs.quadratic import studies
 from arno.selection import Fixed
 
 
@@ -186,8 +186,8 @@ def test_a_simulation_is_a_run_that_the_general_path_repeats(tmp_path, capsys: p
     assert out.splitlines()[-1] == str(tmp_path / "fast")
     fast = arno.RunResult(tmp_path / "fast")
     config = fast.config | {"out": str(tmp_path / "general")}
-    from arno.experiment.progress import Quiet
-    from arno.experiment.run import execute
+    from arno.runs.progress import Quiet
+    from arno.runs.run import execute
 
     slow = execute(plain(compose([], config)), Quiet())
     assert fast.history["gap"].tolist() == pytest.approx(slow.history["gap"].tolist(), rel=1e-9)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from arno.errors import ArnoError
-from arno.experiment import compare
-from arno.experiment.grid import cells
+from arno.grids import study as compare
+from arno.grids.grid import cells
 
 ROOT = Path(__file__).parents[2]
 

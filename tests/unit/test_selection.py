@@ -209,7 +209,8 @@ def test_a_million_clients_cost_no_more_than_the_cohort() -> None:
 
 
 def test_mini_batch_losses_look_at_the_clients_own_samples() -> None:
-    from arno.experiment import build, config
+    from arno.config import build
+    from arno.config import settings as config
 
     torch.set_num_threads(1)
     settings = config.plain(config.compose(["clients=10", "partition.alpha=0.1", "model=softmax", "device=cpu"]))

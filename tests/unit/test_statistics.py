@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from arno.report.statistics import (
-    area,
-    differences,
-    holm,
-    paired_t,
-    ranks,
-    student,
-    summary,
-    wilcoxon,
-    winner,
-)
+from arno.analysis.statistics import area, differences, holm, paired_t, ranks, student, summary, wilcoxon, winner
 
 #: Student's sleep data, the hours that each patient gained: the paired example of every textbook.
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

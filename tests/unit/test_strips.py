@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from arno.core.layout import bind, flatten
+from arno.kernels.strips import FEW, ConvBackprop, suits
 from arno.models.convolutional import ConvNet, lenet5, simple5layercnn
-from arno.models.strips import FEW, ConvBackprop, suits
 
 
 def last(x):

@@ -18,9 +18,9 @@ import pytest
 
 import arno
 from arno import ArnoError
-from arno.experiment import tracking
-from arno.experiment.folder import RunFolder
-from arno.experiment.tracking import SINKS, Tail, asked, numbers, read_state, send
+from arno.records.folder import RunFolder
+from arno.tracking import follow as tracking
+from arno.tracking.follow import SINKS, Tail, asked, numbers, read_state, send
 
 ROWS = 40
 

@@ -13,8 +13,8 @@ from .table import ClientTable
 from .work import Result, Vec, Work
 
 if TYPE_CHECKING:
-    from ..experiment.run import RunResult
-    from ..report.panel import Panel
+    from ..panels.panel import Panel
+    from ..runs.run import RunResult
     from .federation import Federation
 
 #: Client ids: everybody is a `range`, so that a million clients cost nothing until some are chosen.

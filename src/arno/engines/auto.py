@@ -24,10 +24,10 @@ from ..core.federation import Engine
 from ..core.local import Problem
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
+from ..kernels.allocator import keep_memory
 from ..models.linear import MLP
 from . import engines
 from .batched import Batched, unsupported
-from .malloc import keep_memory
 from .processes import processes
 from .serial import Serial
 

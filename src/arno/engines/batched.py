@@ -27,11 +27,11 @@ from ..core.seeds import stream
 from ..core.work import Mat, Result, Vec, Work
 from ..data.dataset import Ints
 from ..errors import ArnoError
+from ..kernels.allocator import keep_memory
 from ..models.linear import MLP
 from ..models.network import narrow
 from ..problems.classification import Classification
 from . import engines
-from .malloc import keep_memory
 from .parcel import span
 from .processes import Processes
 from .serial import Serial

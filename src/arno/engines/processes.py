@@ -30,9 +30,9 @@ from torch import Tensor
 from ..core.local import Problem
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError
+from ..kernels.allocator import keep_memory
 from ..registry import load_target, loaded_targets
 from . import engines
-from .malloc import keep_memory
 from .parcel import ask, pack, portable, span, unpack
 from .serial import Serial
 

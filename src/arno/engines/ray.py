@@ -28,14 +28,15 @@ from torch import Tensor
 from ..core.local import Problem
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
+from ..kernels.allocator import keep_memory
 from ..registry import load_target, loaded_targets
-from . import engines, schedule
+from . import engines
+from . import pieces as schedule
 from .actors import Actors, Call, Ray
 from .auto import choose
 from .batched import Batched
-from .malloc import keep_memory
 from .parcel import ask, pack, portable, unpack
-from .rows import WorkerTable
+from .remote_table import WorkerTable
 from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.

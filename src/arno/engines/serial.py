@@ -12,8 +12,9 @@ from torch import Tensor
 from ..core.local import Learner, Problem, train
 from ..core.work import Job, Mat, Result, Vec, Work
 from ..errors import ArnoError
-from . import engines, schedule
-from .malloc import keep_memory
+from ..kernels.allocator import keep_memory
+from . import engines
+from . import pieces as schedule
 
 
 @engines.register("serial", equality="reference")

@@ -38,8 +38,8 @@ from ..errors import ArnoError
 from . import methods, parts
 
 if TYPE_CHECKING:
-    from ..experiment.run import RunResult
-    from ..report.panel import Panel
+    from ..panels.panel import Panel
+    from ..runs.run import RunResult
 
 Order = Literal["score", "random", "reverse", "fixed"]
 Metric = Literal["f1", "accuracy", "neg_loss"]
@@ -243,8 +243,8 @@ class Lorenzo(Part):
 
     def panels(self, run: RunResult) -> list[Panel]:
         """Who leads the pass, and the global score with its best so far."""
+        from ..panels.panel import Chart, lines_of
         from ..report.lorenzo import rank_chart
-        from ..report.panel import Chart, lines_of
 
         name = NAMES[self.metric]
         said = f"{name} of the global model on balanced validation data, by which the best model is kept."

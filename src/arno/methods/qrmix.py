@@ -40,8 +40,8 @@ from ..problems.classification import Classification, ClassificationLearner
 from . import methods, parts
 
 if TYPE_CHECKING:
-    from ..experiment.run import RunResult
-    from ..report.panel import Panel
+    from ..panels.panel import Panel
+    from ..runs.run import RunResult
 
 Rule = Literal["seed", "lsq", "mean"]
 
@@ -199,7 +199,7 @@ class QRMix(Part):
 
     def panels(self, run: RunResult) -> list[Panel]:
         """The same as data."""
-        from ..report.panel import Chart, lines_of
+        from ..panels.panel import Chart, lines_of
 
         history = run.history
         count = sum(str(name).startswith("qrmix_eigenvalue_") for name in history)
@@ -499,7 +499,7 @@ def halving(compute: Callable[[int], Any], block: int) -> tuple[Any, int]:
 
 def draw(run: Path) -> None:
     """A picture of what QR-Mix did, from the run's records."""
-    from ..report.pictures import COLOURS, figure, read_metrics
+    from ..pictures.figures import COLOURS, figure, read_metrics
 
     rows = [row for row in read_metrics(run) if "qrmix_pairs" in row]
     if not rows:

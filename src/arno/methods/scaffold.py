@@ -27,8 +27,8 @@ from ..errors import ArnoError
 from . import methods, parts
 
 if TYPE_CHECKING:
-    from ..experiment.run import RunResult
-    from ..report.panel import Panel
+    from ..panels.panel import Panel
+    from ..runs.run import RunResult
 
 
 @methods.register(
@@ -89,7 +89,7 @@ class Scaffold(Part):
 
     def panels(self, run: RunResult) -> list[Panel]:
         """The same over the rounds."""
-        from ..report.panel import Chart, lines_of
+        from ..panels.panel import Chart, lines_of
 
         said = "How large the server's control is: the mean gradient as far as the clients know it."
         return [Chart("Control variate", said, lines_of(run.history, {"control_norm": "‖c‖"}), y="norm")]

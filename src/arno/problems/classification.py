@@ -22,11 +22,11 @@ from ..data.balance import balanced
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
+from ..kernels.lean import lean
+from ..kernels.strips import ConvBackprop, suits
 from ..models.convolutional import ConvNet
-from ..models.lean import lean
 from ..models.linear import MLP, Backprop
 from ..models.network import Network, last_linear, narrow
-from ..models.strips import ConvBackprop, suits
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArnoError
+from ..panels.panel import Chart, HeatMap, Panel
+from ..pictures.figures import COLOURS, figure
 from . import panels
-from .panel import Chart, HeatMap, Panel
-from .pictures import COLOURS, figure
 
 if TYPE_CHECKING:
-    from ..experiment.comparison import Comparison
+    from ..analysis.comparison import Comparison
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,

@@ -17,7 +17,7 @@ from ..version import __version__
 from . import panels, sections
 
 if TYPE_CHECKING:
-    from ..experiment.comparison import Comparison, Group
+    from ..analysis.comparison import Comparison, Group
 
 CURVES = (
     "Lines are means over the seeds, bands reach one standard deviation to either side; a curve ends with the first of "
@@ -64,7 +64,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
 
 def scored(comparison: Comparison) -> Comparison:
     """The comparison in which a run that was stopped before the score was taken has no result."""
-    from ..experiment.comparison import Comparison, Lost
+    from ..analysis.comparison import Comparison, Lost
 
     metric, members = comparison.metric, []
     why = Lost(f"stopped before its {panels.METRICS.get(metric, metric)} was taken", False)

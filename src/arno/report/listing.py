@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..config.settings import written
 from ..errors import ArnoError
-from ..experiment.config import written
 from ..registry import Registry
 
 
@@ -80,9 +80,9 @@ def show_data() -> None:
 
 def show_partition(overrides: Sequence[str], path: Path) -> None:
     """Describe and draw who holds what."""
+    from ..config.build import split
+    from ..config.settings import compose, plain
     from ..data.picture import draw_partition, summary
-    from ..experiment.build import split
-    from ..experiment.config import compose, plain
 
     config = plain(compose(overrides))
     dataset, train, held_out, partition = split(config)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .pictures import COLOURS, figure, read_metrics
+from ..pictures.figures import COLOURS, figure, read_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .panel import Panel
+    from ..panels.panel import Panel
 
 MOST = 100  # more clients or rounds than this: every second, third … in a report
 NUMBERED = 30  # more clients or rounds than this: ranks are not written into the cells
@@ -95,7 +95,7 @@ def draw_ranks(run: Path, name: str, problem: Any, path: Path) -> None:
 
 def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
     """The same as data for `arno report`: clients down, rounds across; none without records."""
-    from .panel import HeatMap
+    from ..panels.panel import HeatMap
 
     if "rank" not in records:
         return []

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .panel import Chart, HeatMap, Line, Panel, band, over_seeds
+from ..panels.panel import Chart, HeatMap, Line, Panel, band, over_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..experiment.comparison import Group
-    from ..experiment.run import RunResult
+    from ..analysis.comparison import Group
+    from ..runs.run import RunResult
 
 METRICS = {
     "test_accuracy": "test accuracy",
@@ -174,8 +174,8 @@ def of_parts(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
     """What the methods' parts contribute, and what went wrong with that."""
     from dataclasses import replace
 
-    from ..experiment import build
-    from ..experiment.config import registry
+    from ..config import build
+    from ..config.settings import registry
 
     found: list[Panel] = []
     notes: list[str] = []

@@ -8,15 +8,15 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.config import written
-from ..experiment.scores import METRICS
-from .statistics import differences
-from .statistics import summary as summarised
+from ..analysis.scores import METRICS
+from ..analysis.statistics import differences
+from ..analysis.statistics import summary as summarised
+from ..config.settings import written
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..experiment.comparison import Comparison
+    from ..analysis.comparison import Comparison
 
 LABELS = {
     "best": "best by validation",

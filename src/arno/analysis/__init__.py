@@ -1,0 +1,1 @@
+"""From the records of runs to scores, intervals, tests and tables."""

@@ -1,0 +1,80 @@
+"""The command line. Every command is a module of this package; it is imported when the command runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from ..errors import ArnoError, unknown
+from ..version import __version__
+from .parser import Parser
+
+#: Every command: the module of this package that has its `main`, and one line of help.
+COMMANDS = {
+    "run": "train a federation",
+    "resume": "continue a run that was stopped or killed",
+    "compare": "run methods × settings × seeds; tables with intervals and paired tests",
+    "report": "write one HTML file about runs: tables, curves, clients, drift",
+    "methods": "list the methods: paper, formula, parts, settings",
+    "data": "list data sets; `arno data show …` describes a partition and draws it",
+    "conform": "replay conformance cases (the packaged ones by default)",
+    "quadratic": "simulate client selection on quadratics, 15,000 rounds in a moment",
+    "track": "send a run's records to a tracker: arno track RUN --to mlflow",
+    "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
+}
+
+EXAMPLES = """\
+examples
+  arno run                                              FedAvg on the embedded digits
+  arno run method=fedprox method.mu=0.1 partition.alpha=0.1 rounds=100 seed=1
+  arno run data=fashion_mnist model=lenet5 clients=100 participation=0.1 local.lr=0.05
+  arno compare method=fedavg,fedprox partition.alpha=0.1,1.0 seed=0..4
+  arno report compare                                   the comparison as one HTML file
+  arno resume runs/20260131-120000-fedavg-1a2b          continue a run that was stopped
+  arno methods                                          all methods, with papers and settings
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: run a command and exit with its status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        status = dispatch([a for a in arguments if a != "--debug"])
+    except ArnoError as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:  # stdout is a closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Find the command and run it."""
+    parser = Parser(
+        prog="arno",
+        description="Federated optimisation under heterogeneous data.",
+        epilog="commands\n" + "".join(f"  {name:<12}{text}\n" for name, text in COMMANDS.items()) + "\n" + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="arno COMMAND [key=value ...] [--help]",
+    )
+    parser.add_argument("--version", action="version", version=f"arno {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if not arguments or arguments[0].startswith("-"):
+        parser.parse_args(arguments)
+        parser.print_help()
+        return 0
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise unknown("command", command, COMMANDS)
+    status: int = import_module(f"{__name__}.{command}").main(rest)
+    return status

@@ -1,0 +1,82 @@
+"""`arno compare`: run a grid and compare what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parser import parser_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..analysis.comparison import Comparison
+
+ABOUT = """\
+Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting that only one
+method has, or has otherwise, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
+Of the comparison itself: out=DIR (default: compare), target=0.9 (what it takes to reach it), metric=test_accuracy
+(default: test_f1), test=wilcoxon (default: t).
+
+What is compared are the methods or, where there is one, the values of the first key that has several; with more keys
+that vary, within each of their combinations. The first method is the reference of the paired differences.
+Given again with the same out=, finished cells are skipped, stopped ones go on; failed ones wait for --retry.
+"""
+
+EXAMPLES = """\
+examples
+  arno compare method=fedavg,fedprox,scaffold partition.alpha=0.1,1.0 seed=0..4 rounds=50 target=0.9
+  arno compare method=fedavg,fedprox fedprox.mu=0.01,0.1 partition.alpha=0.1 seed=0..4 out=mu
+  arno compare local.lr=0.01,0.03,0.1 seed=0..4 out=lr
+
+The folder holds a run folder per cell, table.md, table.tex, table.csv, differences.csv, compare.png and compare.json.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of("compare", ABOUT, EXAMPLES)
+    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
+    parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
+    options = parser.settings(arguments)
+
+    from rich.console import Console
+
+    from ..grids.study import own_keys, study
+
+    console = Console()
+    own, words = own_keys(options.overrides)
+    out = Path(own.pop("out") or "compare")
+    try:
+        found = study(words, out, own, jobs=options.jobs, retry=options.retry, console=console)
+    except KeyboardInterrupt:
+        print("stopped; the same command continues it")
+        return 130
+    return tell(found, out, console)
+
+
+def tell(found: Comparison, out: Path, console: Console) -> int:
+    """Write tables, a picture and a report of a comparison into its folder, and print it; returns the exit status."""
+    from ..analysis.figure import bands
+    from ..report.html import write_report
+    from ..report.tables import sheets, show, write
+
+    there = any(group.runs for group in found.members)
+    lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
+    tables = sheets(found) if there else []
+    if there:  # before anything is printed: stdout may be a closed pipe
+        write(found, tables, out)
+        bands(found).savefig(out / "compare.png", dpi=130)
+        write_report(found, out / "report.html")
+    show(tables, console)
+    for group, seed, cell in lost:
+        word = "diverged" if cell.diverged else "failed"
+        console.print(f"{word}: {group.label} seed={seed}: {cell.reason}", style="red", highlight=False, markup=False)
+    if any(not cell.diverged for _, _, cell in lost):
+        print("failed cells are run again with --retry")
+    if there:
+        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
+        print(f"picture: {out / 'compare.png'}")
+        print(f"report: {out / 'report.html'}")
+    print(out)
+    return 1 if lost else 0

@@ -1,0 +1,28 @@
+"""`arno data`: list data sets, describe partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import unknown
+from .parser import parser_of
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of(
+        "data", "`arno data` lists the data sets; `arno data show data=… partition=…` describes a partition."
+    )
+    parser.add_argument("--out", type=Path, default=Path("partition.png"), help="the picture (default: partition.png)")
+    options = parser.settings(arguments)
+
+    from ..report.listing import show_data, show_partition
+
+    if not options.overrides:
+        show_data()
+        return 0
+    verb, *overrides = options.overrides
+    if verb != "show":
+        raise unknown("word after `arno data`", verb, ["show"])
+    show_partition(overrides, options.out)
+    return 0

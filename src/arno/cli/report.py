@@ -1,0 +1,47 @@
+"""`arno report`: write one HTML file about runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .parser import parser_of
+
+ABOUT = """\
+One HTML file about runs: the table with intervals and paired differences, curves over rounds, local steps, bytes and
+idealised parallel time, who holds what, how well each client is served, drift, selection, what each method shows of
+itself, in what the runs differ, and how to reproduce them. It needs no network, so it can be mailed or kept.
+
+RUN is the folder of a run, or that of a comparison. Runs that differ only in their seed are taken together.
+"""
+
+EXAMPLES = """\
+examples
+  arno report demo                                      a comparison; writes demo/report.html
+  arno report runs/a runs/b runs/c --out abc.html       some runs
+  arno report demo --pdf                                also figures for a paper, in demo/figures
+  arno run … eval.clients=true                          records how well each client is served
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of("report", ABOUT, EXAMPLES, settings=False)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run or of a comparison")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html, in RUN if there is only one")
+    parser.add_argument("--png", action="store_true", help="also every picture as PNG, in `figures` beside the file")
+    parser.add_argument("--pdf", action="store_true", help="the same as PDF")
+    options = parser.parse_args(arguments)
+
+    from ..analysis.comparison import Comparison, runs_in
+    from ..report.figures import write_figures
+    from ..report.html import write_report
+
+    one = options.runs[0] if len(options.runs) == 1 else None
+    found = Comparison.of([one] if one else [cell for run in options.runs for cell in runs_in(run)])
+    path = options.out or (one or Path()) / "report.html"
+    write_report(found, path)
+    kinds = [kind for kind in ("png", "pdf") if getattr(options, kind)]
+    if kinds:
+        print(f"figures: {write_figures(found, path.parent / 'figures', kinds)}")
+    print(path)
+    return 0

@@ -1,0 +1,26 @@
+"""`arno resume`: continue a run that was stopped or killed."""
+
+from __future__ import annotations
+
+from .finish import finish
+from .parser import parser_of
+
+ABOUT = "Continue a run. rounds=, eval.…= and checkpoint.…= may change; nothing else may."
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of("resume", ABOUT)
+    parser.add_argument("--previous", action="store_true", help="from the checkpoint before the last one")
+    parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
+    parser.usage = "arno resume RUN [key=value ...] [options]"
+    options = parser.settings(arguments)
+    if not options.overrides:
+        parser.error("give the run's folder")
+    path, *overrides = options.overrides
+
+    from ..runs.progress import choose
+    from ..runs.run import resume
+
+    progress = choose(options.quiet)
+    return finish(lambda: resume(path, *overrides, progress=progress, previous=options.previous), options.quiet)

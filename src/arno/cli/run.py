@@ -1,0 +1,99 @@
+"""`arno run`: train a federation."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ArnoError
+from .finish import finish
+from .parser import parser_of
+
+ABOUT = """\
+Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
+follow it: method=fedprox method.mu=0.1. What may differ per client takes a number, a list with one number per client,
+or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)'.
+"""
+
+EXAMPLES = """\
+examples
+  arno run method=fedprox method.mu=0.1 data=fashion_mnist partition=dirichlet partition.alpha=0.3 \\
+      clients=100 participation=0.1 rounds=50 local.epochs=1 local.batch_size=32 local.lr=0.05 seed=0
+  arno run data=sklearn data.name=diabetes clients=10   regression: the task follows from the data
+  arno run data=cifar10 data.root=~/data/cifar10 model=simple5layercnn clients=10
+  arno run data=npz data.path=mine.npz model=custom model.target=my_net.py:Net
+  arno run method=custom method.target=my_method.py:factory
+  arno run --config runs/…/config.yaml seed=1           the same run with another seed
+  arno run --stages warm-up.yaml,qrmix.yaml out=mine     the second continues from the model of the first
+
+A run is a folder (its path is the last line printed): config.yaml, manifest.json, metrics.jsonl, clients.parquet,
+checkpoints, final and best model, pictures. Ctrl-C saves it; `arno resume` continues it.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    asked = any(a in ("-h", "--help") for a in arguments)
+    parser = parser_of("run", ABOUT, (settings_help() if asked else "") + EXAMPLES)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
+    parser.add_argument("--stages", metavar="A,B", help="run these files in turn, each from the model of the last one")
+    parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
+    options = parser.settings(arguments)
+    if options.stages is not None:
+        return run_stages(options.stages.split(","), options)
+
+    from ..config import settings as configs
+
+    base = None if options.config is None else configs.read(options.config) | {"out": None}
+    try:
+        config = configs.plain(configs.compose(options.overrides, base))
+
+        from ..runs.progress import choose
+        from ..runs.run import execute
+
+        return finish(lambda: execute(config, choose(options.quiet)), options.quiet)
+    except ArnoError as error:
+        if base is None:
+            refuse_several(options.overrides, error)
+        raise
+
+
+def run_stages(files: list[str], options: argparse.Namespace) -> int:
+    """Run configuration files in turn."""
+    if options.config is not None:
+        raise ArnoError("--config with --stages", "the stages are configuration files themselves", "leave one out")
+
+    from ..runs import stages
+    from ..runs.progress import choose
+
+    return finish(lambda: stages.run_stages(files, options.overrides, choose(options.quiet)), options.quiet)
+
+
+def refuse_several(words: Sequence[str], error: ArnoError) -> None:
+    """Where an error is about a setting that lists several values, name the command that takes a grid."""
+    from ..grids.grid import values
+
+    for word in words:
+        value = word.partition("=")[2]
+        if value in str(error) and len(list(values(value))) > 1:
+            same = shlex.join(["arno", "compare", *words])
+            rule = "a run takes one value of each setting"
+            raise ArnoError(word, rule, f"for a run of each: {same}") from error
+
+
+def settings_help() -> str:
+    """Every general setting with its default and meaning; groups with the names that they take."""
+    from textwrap import wrap
+
+    from ..config.names import registered
+    from ..config.settings import GROUPS, describe, written
+
+    lines = []
+    for key, default, text in describe():
+        if key in GROUPS:
+            text = f"{text}: {', '.join([*registered(key), 'custom'])}"
+        first, *more = wrap(text, 84)
+        lines += [f"  {key:<20} {written(default):<15} {first}", *(" " * 39 + line for line in more)]
+    return "settings, their defaults and what they mean\n" + "\n".join(lines) + "\n\n"

@@ -1,0 +1,27 @@
+"""`arno track`: send a run's records to a tracker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from . import COMMANDS
+from .parser import parser_of
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of("track", COMMANDS["track"], settings=False)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--to", default="mlflow", help="mlflow, tensorboard or wandb; mlflow@URI names a server")
+    parser.add_argument("--follow", action="store_true", help="go on until the run is over")
+    options = parser.parse_args(arguments)
+
+    if options.follow and hasattr(os, "nice"):
+        os.nice(10)  # the run comes first
+
+    from ..tracking.follow import send
+
+    sent = send(options.run, options.to, options.follow)
+    print(f"{sent} rounds sent")
+    return 0

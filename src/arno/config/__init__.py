@@ -1,0 +1,1 @@
+"""Settings, the registries that name their values, and the objects that they describe."""

@@ -1,0 +1,150 @@
+"""From a configuration to objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..core.federation import Federation, Local
+from ..core.local import Problem
+from ..core.part import Part
+from ..core.work import SGD
+from ..data.dataset import Dataset, load, split_validation
+from ..data.partition import Partition
+from ..errors import ArnoError
+from ..problems.classification import Classification
+from ..problems.quadratic import Quadratic
+from ..quadratic import draw
+from ..registry import Registry
+from .settings import registry
+
+problems = Registry("problem", "arno.config.build")
+
+
+def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Federation:
+    """Build problem, engine, selection and method; `parts` stand in for the configured method."""
+    problem: Problem = problems.build(config["problem"], config)
+    selection = registry("select").build(config["select"], config["participation"])
+    engine = registry("engine").build(config["engine"], problem)
+    local = config["local"]
+    return Federation(
+        problem,
+        [selection, *(method(config) if parts is None else parts)],
+        engine=engine,
+        local=Local(
+            epochs=local["epochs"],
+            batch_size=local["batch_size"],
+            lr=local["lr"],
+            lr_decay=local["lr_decay"],
+            sgd=SGD(local["momentum"], local["weight_decay"], local["clip"], local["shuffle"], local["augment"]),
+        ),
+        weighting=config["weighting"],
+        server_lr=config["server_lr"],
+        on_divergence=config["on_divergence"],
+        seed=config["seed"],
+        rounds=config["rounds"],
+        state=place(config),
+    )
+
+
+@problems.register("classification")
+def classification(config: dict[str, Any]) -> Classification:
+    """The data, who holds what of them, and the network."""
+    dataset, train, held_out, partition = split(config)
+    if config["local"]["augment"] and len(dataset.shape) != 3:
+        raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
+    rows, partition = partition.lined_up(train)
+    x, y = dataset.x, dataset.y
+    if len(held_out) or rows is not train:
+        x, y = x.index_select(0, rows), y.index_select(0, rows)
+    splits = {"test": (dataset.x_test, dataset.y_test)}
+    if len(held_out):
+        splits["val"] = (dataset.x[held_out], dataset.y[held_out])
+    model = dict(config["model"])
+    channels_last, shape, classes = model.pop("channels_last"), dataset.shape, dataset.n_classes
+    return Classification(
+        x,
+        y,
+        partition,
+        lambda: registry("model").build(model, shape, classes),
+        transform=dataset.transform(),
+        splits=splits,
+        classes=classes,
+        name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
+        fingerprint=dataset.fingerprint(),
+        channels_last=channels_last,
+        device=device(config["device"]),
+        dtype=getattr(torch, config["dtype"]),
+        seed=config["seed"],
+    )
+
+
+@problems.register("quadratic", defaults={"weighting": "uniform", "dtype": "float64"})
+def quadratic(
+    config: dict[str, Any], *, dim: int = 5, alpha: float = 3.0, spd: bool = False, seed: int | None = None
+) -> Quadratic:
+    """Random quadratics: e_k ~ U(0,100)^dim, h_k ~ U(0,9), shares from a power law, start ~ 100·N(0,I).
+
+    dim: dimension of the unknown.
+    alpha: exponent of the power law of the shares p_k.
+    spd: a full positive definite matrix H_k with eigenvalues ~ U(0,9) in place of h_k·I.
+    seed: of the problem; the run's seed by default.
+    """
+    instance = draw(config["clients"], dim, alpha, spd, config["seed"] if seed is None else seed)
+    return Quadratic.of(instance, device(config["device"]), getattr(torch, config["dtype"]))
+
+
+def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
+    """The data set, its training and validation indices, and the partition of the training part."""
+    chosen = dict(config["data"])
+    val = chosen.pop("val", None)
+    dataset = load(chosen, config["seed"])
+    train, held_out = split_validation(dataset.y, dataset.val if val is None else val, config["seed"])
+    partition: Partition = registry("partition").build(
+        config["partition"], dataset.y.index_select(0, train), config["clients"], config["seed"]
+    )
+    return dataset, train, held_out, partition
+
+
+def method(config: dict[str, Any]) -> list[Part]:
+    """The method's parts."""
+    parts = registry("method").build(config["method"])
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, Part) for part in parts):
+        raise ArnoError(
+            f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"
+        )
+    return list(parts)
+
+
+def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:
+    """Where tables of clients lie: in memory, on disk, with the workers."""
+    if config["state"] == "workers":
+        return "workers"
+    return state_folder(config) if config["state"] == "disk" else None
+
+
+def state_folder(config: dict[str, Any]) -> Path:
+    """Where the run's folder is (or will be): room for tables on disk."""
+    folder = Path(config["out"]).parent if config["out"] else Path("runs")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be written ({error.strerror})"
+        raise ArnoError(f"out = {config['out']}", why, "choose another out=") from error
+    return folder
+
+
+def device(name: str) -> torch.device:
+    """The device called `name`; `auto` takes the best there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        chosen = torch.device(name)
+        torch.zeros(1, device=chosen)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ArnoError(f"device = {name}", f"torch cannot use it ({why})", "try device=cpu") from error
+    return chosen

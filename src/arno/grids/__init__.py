@@ -1,0 +1,1 @@
+"""Run a grid of configurations."""

@@ -1,0 +1,1 @@
+"""How outputs and gradients of a network are computed."""

@@ -1,0 +1,141 @@
+"""The gradient of a narrow convolutional network, written out: convolutions as products with banded matrices.
+
+A strip of s columns in a row of a convolution's output depends on k rows and s + k − 1 columns of its input. With these
+as a row of P, and a one for the bias, the strip is a row of Z = P T, where T holds the filters s times, each copy one
+pixel further than the one before it, among zeros; then ∇T = Pᵀ δ and ∇P = δ Tᵀ. About half of T is zeros, but the
+products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z lie apart, so that
+2×2 max-pooling is the larger of two halves, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from ..core.layout import Layout
+from ..models.convolutional import ConvNet
+from ..models.linear import Backprop
+
+#: A strip is at most so many numbers wide: wider ones have more zeros, narrower ones make shorter products.
+STRIP = 64
+#: Images whose strips fit into a core's cache together.
+FEW = 64
+
+
+def suits(module: nn.Module, shape: Sequence[int]) -> TypeGuard[ConvNet]:
+    """Whether a network's convolutions are narrow, without padding, and fill whole pools on images of this shape."""
+    if type(module) is not ConvNet:
+        return False
+    sides, fits = list(shape[1:]), True
+    for conv in module.convs:
+        assert isinstance(conv, nn.Conv2d)
+        sides = [side - k + 1 for side, k in zip(sides, conv.kernel_size, strict=True)]
+        fits &= conv.padding == (0, 0) and len(conv.weight) <= STRIP // 2 and not any(side % 2 for side in sides)
+        sides = [side // 2 for side in sides]
+    return fits
+
+
+class ConvBackprop:
+    """The gradient of the mean cross-entropy of a `ConvNet` that `suits`, on images [n, *shape] in channels_last.
+
+    Weights are read from the flat buffer `w`, gradients are written into `g`; without it there are only `logits`.
+    """
+
+    def __init__(self, module: ConvNet, shape: Sequence[int], w: Tensor, g: Tensor | None = None) -> None:
+        of, into = (Layout.of(module).views(buffer) for buffer in (w, w if g is None else g))
+        self.convs: list[Strips] = []
+        for name in (f"convs.{i}" for i in range(len(module.convs))):
+            views = (of[f"{name}.weight"], of[f"{name}.bias"], into[f"{name}.weight"], into[f"{name}.bias"])
+            self.convs.append(Strips(*views, *(self.convs[-1].out if self.convs else shape[1:])))
+        self.dense = Backprop(module, w, g)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Write the gradient and return the loss."""
+        h = self.embed(x)
+        flat = h.flatten(1)
+        loss = self.dense(flat, y, below=(delta := torch.empty_like(flat)))
+        delta = delta.view(h.shape).permute(0, 2, 3, 1).contiguous()
+        for conv in reversed(self.convs[1:]):
+            delta = conv.backward(delta)
+        self.convs[0].weights(delta)
+        return loss
+
+    def embed(self, x: Tensor) -> Tensor:
+        """What the last convolution says, [n, channels, height, width]."""
+        x = x.permute(0, 2, 3, 1)
+        for conv in self.convs:
+            x = conv.forward(x)
+        return x.permute(0, 3, 1, 2)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the last layer says; a few images at a time, which stay in the cache."""
+        return torch.cat([self.dense.logits(self.embed(some).flatten(1)) for some in x.split(FEW)])
+
+
+class Strips:
+    """A convolution, 2×2 max-pooling and ReLU on images [n, height, width, channels], there and back."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, to: Tensor, to_bias: Tensor, height: int, width: int) -> None:
+        self.weight, self.bias, self.to, self.to_bias = weight, bias, to, to_bias
+        filters, channels, k, across = weight.shape
+        rows, columns = height - k + 1, width - across + 1
+        fit = [s for s in range(2, columns + 1, 2) if columns % s == 0 and s * filters <= STRIP]
+        self.s, self.half, self.out = max(fit), rows // 2, (rows // 2, columns // 2)
+        self.height, self.width, self.strips = height, width, columns // self.s
+        self.run = (self.s + across - 1) * channels  # what a strip needs of one row
+        wide = self.s * filters
+        self.t, self.dt = (weight.new_zeros(k * self.run + 1, wide) for _ in range(2))
+        # Where T holds the filters: [pair of columns, left or right, filter, channel, row, column]
+        shape = (self.s // 2, 2, filters, channels, k, across)
+        step = channels * wide
+        place = (2 * step + filters, step + wide // 2, 1, wide, self.run * wide, step)
+        self.band = self.t.as_strided(shape, place)
+        self.bands = [copy for pair in self.dt.as_strided(shape, place) for copy in pair]
+        self.p = self.t.new_ones(0, len(self.t))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(maxpool(conv(x))); keeps what `weights` and `backward` need."""
+        n, channels, k = len(x), self.weight.shape[1], self.weight.shape[2]
+        self.band.copy_(self.weight)
+        self.t[-1].view(self.s, -1).copy_(self.bias)
+        line, image, m = self.width * channels, self.height * self.run, 2 * n * self.half * self.strips
+        if len(self.p) < m:
+            self.p = self.t.new_ones(m, len(self.t))
+        # First all rows of a strip side by side, then k of them as one run: [odd, image, pair of rows, strip, run]
+        cut = x.as_strided((n, self.strips, self.height, self.run), (self.height * line, self.s * channels, line, 1))
+        shape = (2, n, self.half, self.strips, k * self.run)
+        patches = cut.contiguous().as_strided(shape, (self.run, self.strips * image, 2 * self.run, image, 1))
+        self.p[:m].view(*shape[:-1], -1)[..., :-1].copy_(patches)
+        self.z = torch.mm(self.p[:m], self.t).view(2, m // 2, 2, -1)
+        self.c = torch.maximum(*self.z.unbind(2))
+        self.h = torch.maximum(*self.c).relu_()
+        return self.h.view(n, *self.out, -1)
+
+    def weights(self, delta: Tensor) -> Tensor:
+        """Write ∇W and ∇b; returns δ before pooling, in strips. It goes to the larger half, the first of two equals."""
+        (upper, lower), (left, right) = self.c, self.z.unbind(2)
+        delta = delta.view(self.h.shape) * self.h.gt_(0)
+        torch.sub(delta, upper.ge_(lower).mul_(delta), out=lower)
+        torch.sub(self.c, left.ge_(right).mul_(self.c), out=right)
+        z = self.z.view(-1, self.t.shape[1])
+        torch.mm(self.p[: len(z)].t(), z, out=self.dt)
+        self.to.copy_(self.bands[0])
+        for copy in self.bands[1:]:
+            self.to.add_(copy)
+        torch.sum(self.dt[-1].view(self.s, -1), 0, out=self.to_bias)
+        return z
+
+    def backward(self, delta: Tensor) -> Tensor:
+        """Write ∇W and ∇b; returns δ of the input."""
+        z = self.weights(delta)
+        k, step = self.weight.shape[2], self.s * self.weight.shape[1]
+        patches = torch.mm(z, self.t[:-1].t()).view(2, -1, self.half, self.strips, k, self.run)
+        x = patches.new_zeros(patches.shape[1], self.height, self.width * self.weight.shape[1])
+        for i in range(k):
+            rows = x[:, i : i + 2 * self.half].unflatten(1, (-1, 2)).permute(2, 0, 1, 3)
+            for j in range(self.strips):
+                rows[..., j * step : j * step + self.run] += patches[:, :, :, j, i]
+        return x

@@ -1,0 +1,1 @@
+"""Draw pictures into files with matplotlib."""

@@ -1,0 +1,1 @@
+"""Run a configuration, continue it, and read what it left."""

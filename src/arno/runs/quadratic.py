@@ -1,0 +1,242 @@
+"""`arno quadratic`: the study of client selection on quadratics, as run folders and pictures. No torch here."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArnoError, unknown
+from ..quadratic import Simulation, Study, simulate, sweep, too_fast
+from ..pictures.figures import COLOURS, figure
+from ..version import __version__
+from ..config.settings import parse
+from ..records.folder import RunFolder, _write_parquet
+from ..tracking.follow import Tracking, asked
+
+OWN = ("out", "track")
+
+
+def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
+    """The studies that settings span (commas and ranges make a grid), and the settings of the command itself.
+
+    >>> grid, _ = studies(["seltype=rand,powd", "powd=9", "seed=0..1"])
+    >>> [(s.label, s.seed) for s in grid]
+    [('rand', 0), ('rand', 1), ('powd d=9', 0), ('powd d=9', 1)]
+    """
+    values = _grid if any(mark in text for text in overrides for mark in (",", "..")) else lambda text: [text]
+    known = [f.name for f in fields(Study)]
+    keys, choices, own = [], [], {}
+    for text in overrides:
+        key, value = parse(text)
+        if key in OWN:
+            own[key] = value
+        elif key not in known:
+            raise unknown("key", key, [*known, *OWN])
+        else:
+            keys.append(key)
+            choices.append([parse(f"{key}={v}")[1] for v in values(text.partition("=")[2])])
+    grid: dict[Study, None] = {}
+    for chosen in product(*choices):
+        settings = dict(zip(keys, chosen, strict=True))
+        if "powd" not in settings.get("seltype", "rand"):
+            settings.pop("powd", None)  # a number of candidates means nothing to the others
+        grid[make(settings)] = None
+    return list(grid), own
+
+
+def _grid(text: str) -> list[str]:
+    from ..grids.grid import values
+
+    return list(values(text))
+
+
+def make(settings: dict[str, Any]) -> Study:
+    """A study from settings, each of its own type."""
+    usual = {f.name: f.default for f in fields(Study)}
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        kind = int if name == "powd" else type(usual[name])
+        good = (
+            isinstance(value, kind) or (kind is float and isinstance(value, int)) or (name == "powd" and value is None)
+        )
+        if not good or (kind is not bool and isinstance(value, bool)):
+            raise ArnoError(f"{name} = {value!r}", f"it must be of type {kind.__name__}", f"e.g. {name}={usual[name]}")
+        out[name] = float(value) if kind is float else value
+    return Study(**out)
+
+
+def run(overrides: Sequence[str], quiet: bool = False) -> int:
+    """The command: one study is a run folder; several are a table and a picture."""
+    grid, own = studies(overrides)
+    asked(own.get("track"))
+    lines = [] if quiet else sorted({line for s in grid for line in too_fast(s.lr, 9.0)})
+    for line in lines:
+        print(line)
+    if len(grid) == 1:
+        path, simulation = one(grid[0], own)
+        if not quiet:
+            show(simulation)
+        print(path)
+        return 0
+    if own.get("track"):
+        raise ArnoError("track= with several studies", "only a single run is tracked", "leave out track=")
+    out = Path(own.get("out") or f"runs/{datetime.now():%Y%m%d-%H%M%S}-quadratic")
+    began = perf_counter()
+    found = sweep(grid)
+    spent = perf_counter() - began
+    out.mkdir(parents=True, exist_ok=True)
+    groups: dict[str, list[Simulation]] = {}
+    for simulation in found:
+        groups.setdefault(simulation.study.label, []).append(simulation)
+    save_groups(groups, out / "sweep.npz")
+    draw_groups(groups, out / "sweep.png")
+    if not quiet:
+        print(f"{len(grid)} simulations of {grid[0].epochs} rounds in {spent:.2f} s")
+        table(groups)
+        print(f"picture: {out / 'sweep.png'}")
+    print(out)
+    return 0
+
+
+def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
+    """Simulate and write a run folder that `arno run --config` repeats on the general path."""
+    config = study.config() | {"out": own.get("out")} | ({"track": own["track"]} if own.get("track") else {})
+    folder = RunFolder.create(config)
+    began = perf_counter()
+    folder.update_manifest(
+        status="running", arno=__version__, python=platform.python_version(), platform=platform.platform(),
+        **{name: package(name) for name in ("numpy", "numba", "torch")}, seed=study.seed, parameters=study.dim,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"), engine={"name": "quadratic simulation"},
+        command="arno quadratic " + " ".join(f"{f.name}={getattr(study, f.name)}" for f in fields(study)
+                                             if getattr(study, f.name) != f.default),
+    )  # fmt: skip
+    tracking = Tracking(folder.path, own.get("track"))
+    simulation = simulate(study)
+    seconds = perf_counter() - began
+    digest = blake2b(digest_size=16)
+    for array in (simulation.instance.h, simulation.instance.e, simulation.instance.p):
+        digest.update(array.tobytes())
+    write(folder, simulation)
+    draw_one(simulation, folder.path / "curves.png")
+    folder.update_manifest(
+        status="done", rounds=study.epochs, best_round=study.epochs, seconds=round(seconds, 4),
+        wall=round(perf_counter() - began, 3), data_fingerprint=digest.hexdigest(),
+        picks=simulation.picks.tolist(), **simulation.skew,
+    )  # fmt: skip
+    for line in tracking.finish():
+        print(line)
+    return folder.path, simulation
+
+
+def write(folder: RunFolder, s: Simulation) -> None:
+    """Every round's numbers, every client's rounds, the model."""
+    import pyarrow as pa
+    from safetensors.numpy import save_file
+
+    columns: dict[str, Any] = {"gap": s.gap, "distance": s.distance, "loss_evaluations": s.evaluations}
+    columns |= {"rho": s.rho, "rho_star": s.rho_star} if len(s.rho) else {}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    text = "".join(
+        json.dumps({"round": t, **dict(zip(columns, row, strict=True))}) + "\n" for t, row in enumerate(rows, 1)
+    )
+    folder.write_text("metrics.jsonl", text)
+    rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
+    columns = {"round": rounds, "client": s.chosen.ravel()}
+    arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]
+    table = pa.Table.from_arrays(arrays, names=list(columns))  # by hand: `pa.table` would import pandas
+    _write_parquet(table, folder.path / "clients.parquet")
+    for name in ("final", "best"):
+        save_file({"w": s.path[-1].copy()}, folder.path / f"{name}.safetensors")
+
+
+def package(name: str) -> str | None:
+    """The version of a package, without importing it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def show(s: Simulation) -> None:
+    """The end of a simulation."""
+    print(f"{s.study.label}: {s.study.epochs} rounds, {s.study.m} of {s.study.num_users} clients a round")
+    print(f"F(w) − F(w*)  {s.gap[0]:.4g} → {s.gap[-1]:.4g}      ‖w − w*‖  {s.distance[0]:.4g} → {s.distance[-1]:.4g}")
+    print(f"losses evaluated for the selection: {int(s.evaluations.sum())}")
+    for name, value in s.skew.items():
+        print(f"{name}: {value:.4f}")
+
+
+def table(groups: dict[str, list[Simulation]]) -> None:
+    """Gap at three moments: mean ± standard deviation over the seeds."""
+    rounds = next(iter(groups.values()))[0].study.epochs
+    moments = sorted({max(1, rounds // 15), max(1, rounds // 3), rounds})
+    print(f"{'F(w) − F(w*) after round':<26}" + "".join(f"{t:>22}" for t in moments) + f"{'seeds':>8}")
+    for label, members in groups.items():
+        cells = []
+        for t in moments:
+            gaps = np.array([s.gap[t - 1] for s in members])
+            cells.append(f"{gaps.mean():.4g}" + (f" ± {gaps.std(ddof=1):.2g}" if len(gaps) > 1 else ""))
+        print(f"{label:<26}" + "".join(f"{cell:>22}" for cell in cells) + f"{len(members):>8}")
+
+
+def save_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
+    """The curves of a sweep, at most a thousand points each."""
+    epochs = next(iter(groups.values()))[0].study.epochs
+    at = np.unique(np.linspace(0, epochs - 1, min(epochs, 1000)).astype(int))
+    arrays = {"rounds": at + 1}
+    for label, members in groups.items():
+        arrays |= {f"{label} gap": np.stack([s.gap[at] for s in members])}
+        arrays |= {f"{label} distance": np.stack([s.distance[at] for s in members])}
+        arrays |= {f"{label} picks": np.stack([s.picks for s in members])}
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def draw_one(s: Simulation, path: Path) -> None:
+    """Gap, distance, and how often each client was picked beside its share."""
+    fig, axes = figure(1, 3, (13, 3.8))
+    at = np.unique(np.linspace(0, s.study.epochs - 1, min(s.study.epochs, 2000)).astype(int))
+    for axis, curve, label in ((axes[0][0], s.gap, "F(w) − F(w*)"), (axes[0][1], s.distance, "‖w − w*‖")):
+        axis.plot(at + 1, curve[at], color=COLOURS[0], lw=1.4)
+        axis.set(xlabel="round", ylabel=label, yscale="log")
+    clients = np.arange(s.study.num_users)
+    axes[0][2].bar(clients, s.picks / s.picks.sum(), color=COLOURS[5], label="picked")
+    axes[0][2].plot(clients, s.instance.p, "o", ms=3, color=COLOURS[3], label="share $p_k$")
+    axes[0][2].set(xlabel="client", ylabel="frequency")
+    axes[0][2].legend(frameon=False)
+    _plain(axes[0])
+    fig.savefig(path, dpi=110)
+
+
+def draw_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
+    """Gap and distance of each strategy over the rounds: mean and its 95 % interval over the seeds."""
+    fig, axes = figure(1, 2, (12, 4.4))
+    epochs = next(iter(groups.values()))[0].study.epochs
+    at = np.unique(np.linspace(0, epochs - 1, min(epochs, 1500)).astype(int))
+    for axis, name, label in ((axes[0][0], "gap", "F(w) − F(w*)"), (axes[0][1], "distance", "‖w − w*‖")):
+        for i, (strategy, members) in enumerate(groups.items()):
+            curves = np.log(np.stack([getattr(s, name)[at] for s in members]))
+            mean = curves.mean(0)
+            half = 1.96 * curves.std(0, ddof=1) / len(curves) ** 0.5 if len(curves) > 1 else 0 * mean
+            axis.plot(at + 1, np.exp(mean), color=COLOURS[i % 8], label=strategy, lw=1.6)
+            axis.fill_between(at + 1, np.exp(mean - half), np.exp(mean + half), color=COLOURS[i % 8], alpha=0.18, lw=0)
+        axis.set(xlabel="round", ylabel=f"{label} (geometric mean over seeds)", yscale="log")
+    axes[0][0].legend(frameon=False, fontsize=8)
+    _plain(axes[0])
+    fig.savefig(path, dpi=120)
+
+
+def _plain(axes: Any) -> None:
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,1 @@
+"""Send the records of a run to MLflow, TensorBoard or Weights & Biases."""
