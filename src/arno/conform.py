@@ -20,7 +20,6 @@ from .core.federation import Federation, Local
 from .core.seeds import stream
 from .core.table import ClientTable
 from .core.work import SGD
-from .data.balance import balanced
 from .data.dataset import Transform
 from .data.partition import Partition
 from .engines import engines
@@ -30,9 +29,10 @@ from .methods.fedrcl import relaxed_contrastive
 from .methods.lorenzo import Lorenzo
 from .methods.qrmix import eigenpairs, hessian_product, mix
 from .models.linear import MLP
-from .problems.classification import Classification
 from .problems.quadratic import Quadratic
+from .problems.supervised import Supervised
 from .selection import Fixed
+from .tasks.classification import Classification, balanced
 
 #: What a replay yields: pairs (computed, expected).
 Pairs = Iterator[tuple[Any, Any]]
@@ -132,7 +132,7 @@ def lorenzo(case: Case) -> Pairs:
     engine = engines.get(case.backend)(problem)
     fed = Federation(problem, [part], engine=engine, local=_local(case.spec), w=case.tensor("w0"), rounds=rounds)
     w, f1, order, scores = [], [], [], []
-    while fed.t < rounds and not part.done():
+    while fed.t < rounds and not part.stop():
         record = fed.round()
         w.append(fed.w)
         f1.append(part.s_g)
@@ -145,7 +145,7 @@ def lorenzo(case: Case) -> Pairs:
     yield order, case.arrays["order"]
     yield scores, case.arrays["scores"]
     yield part.best, case.arrays["w_best"]
-    yield list(part.close(fed).values()), case.arrays["test_f1"]
+    yield list(part.final(fed.w).values()), case.arrays["test_f1"]
     engine.close()
 
 
@@ -171,7 +171,7 @@ def quadratic(case: Case) -> Pairs:
     )
     for w, gap, distance in zip(*(case.arrays[name] for name in ("w", "gap", "distance")), strict=True):
         fed.round()
-        scores = fed.problem.report(fed.w)
+        scores = fed.engine.report(fed.w)
         yield fed.w, w
         yield (scores["gap"], scores["distance"]), (gap, distance)
     fed.engine.close()
@@ -235,20 +235,20 @@ def implemented(path: Path) -> bool:
     return spec["kind"] in KINDS and (spec["kind"] != "federated" or spec["method"]["name"] in methods.names())
 
 
-def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Classification:
+def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Supervised:
     spec, dims = case.spec, case.spec["dims"]
     xs = [case.tensor(f"x_{k}") for k in range(spec["clients"])]
     ys = [case.tensor(f"y_{k}").long() for k in range(spec["clients"])]
     sizes = torch.tensor([0, *(len(y) for y in ys)])
     hidden = (dims["hidden"],) if spec["model"] == "mlp" else ()
-    return Classification(
+    return Supervised(
         torch.cat(xs),
         torch.cat(ys),
         Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0)),
         lambda: MLP(dims["features"], hidden, dims["classes"], "tanh"),
         transform=Transform((0.0,), (1.0,), 1.0),
         splits=splits,
-        classes=dims["classes"],
+        task=Classification(dims["classes"]),
         dtype=torch.float64,
     )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -23,13 +24,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry:
-    """The factories of one group (`method`, `data`, …), found in the modules of one package."""
+    """The factories of one group (`method`, `data`, …), found in the modules of one package.
 
-    def __init__(self, group: str, package: str) -> None:
-        self.group, self.package = group, package
+    decorator: how the sources register a factory. A module is imported when one of its factories is asked for: their
+    names are found in the text of the sources.
+    """
+
+    def __init__(self, group: str, package: str, decorator: str = "") -> None:
+        self.group, self.package, self.decorator = group, package, decorator or f"{group}s.register"
         self._factories: dict[str, Callable[..., Any]] = {}
         self._info: dict[str, dict[str, Any]] = {}
-        self._complete = False
 
     def register(self, name: str, **info: Any) -> Callable[[F], F]:
         """Decorator: make a factory known by `name`; `info` is shown in listings (paper, formula, …)."""
@@ -43,12 +47,20 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every registered name, in alphabetical order."""
-        if not self._complete:
-            package = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-                importlib.import_module(f"{self.package}.{module.name}")
-            self._complete = True
-        return sorted(self._factories)
+        return sorted({*self._homes, *self._factories})
+
+    @cached_property
+    def _homes(self) -> dict[str, str]:
+        """The module that registers each name."""
+        spec = importlib.util.find_spec(self.package)
+        assert spec is not None
+        if spec.submodule_search_locations is None:
+            files = {self.package: Path(str(spec.origin))}
+        else:
+            found = (path for folder in spec.submodule_search_locations for path in Path(folder).glob("*.py"))
+            files = {f"{self.package}.{path.stem}": path for path in found if path.stem != "__init__"}
+        call = re.compile(rf"^@{re.escape(self.decorator)}\(\s*\"([^\"]+)\"", re.MULTILINE)
+        return {name: module for module, path in files.items() for name in call.findall(path.read_text("utf-8"))}
 
     def info(self, name: str) -> Mapping[str, Any]:
         """What was said of `name` when it was registered; nothing of a user's own."""
@@ -67,7 +79,9 @@ class Registry:
                     f"add {self.group}.target=my_file.py:factory",
                 )
             return load_target(target)
-        if name not in self._factories and name not in self.names():
+        if name not in self._factories and name in self._homes:
+            importlib.import_module(self._homes[name])
+        if name not in self._factories:
             raise unknown(self.group, name, [*self.names(), "custom"])
         return self._factories[name]
 

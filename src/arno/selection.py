@@ -23,6 +23,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from .core.work import Result, Vec, Work
 from .errors import ArnoError
 from .registry import Registry
 
-selections = Registry("select", "arno.selection")
+selections = Registry("select", "arno.selection", "selections.register")
 
 
 @selections.register("uniform")
@@ -115,16 +116,26 @@ def schedule(participation: float, *, path: str = "") -> Part:
     return Fixed(cohorts)
 
 
+class Selection(Part):
+    """A part that chooses a share of the clients."""
+
+    participation: float
+    roles: ClassVar[frozenset[str]] = frozenset({"select"})
+
+    def cohort(self, n: int) -> int:
+        """m = max(⌊λN⌋, 1)."""
+        return cohort_size(self.participation, n)
+
+
 @dataclass
-class Uniform(Part):
+class Uniform(Selection):
     """m clients without replacement; costs O(m), whatever N is."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Size the cohort."""
-        self._seed, self._m = fed.seed, cohort_size(self.participation, fed.n)
-        fed.cohort = self._m
+        """Note the size of the cohort."""
+        self._seed, self._m = fed.seed, self.cohort(fed.n)
 
     def select(self, ids: Ids, t: int) -> Ids:
         """Draw m of them."""
@@ -135,14 +146,14 @@ class Uniform(Part):
 
 
 @dataclass
-class Rand(Part):
+class Rand(Selection):
     """m draws with replacement, with probability p; O(m log N) a round."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Size the cohort and know everybody's share."""
-        self._base, self._m = key(fed.seed, "select"), cohort_size(self.participation, fed.n)
+        """Note the size of the cohort and the share of every client."""
+        self._base, self._m = key(fed.seed, "select"), self.cohort(fed.n)
         self._p = shares(fed)
         self._cumulated = np.cumsum(self._p)
 
@@ -154,16 +165,16 @@ class Rand(Part):
 
 
 @dataclass
-class PowerOfChoice(Part):
+class PowerOfChoice(Selection):
     """d candidates without replacement with probability p (Gumbel top-d), of them the m with the largest loss."""
 
     participation: float
     d: int | None = None
 
     def start(self, fed: Federation) -> None:
-        """Size the cohort and know everybody's share."""
+        """Note the size of the cohort and the share of every client."""
         self._fed, self._base, self._p = fed, key(fed.seed, "select"), shares(fed)
-        self._m = cohort_size(self.participation, fed.n)
+        self._m = self.cohort(fed.n)
         self._d = candidates_size(self.d, self._m, fed.n)
         self._cost = (0, 0)
 
@@ -184,12 +195,11 @@ class PowerOfChoice(Part):
 
     def scores(self, clients: Tensor, t: int) -> Tensor:
         """F_k(w), over all samples of each candidate."""
-        sizes = self._fed.problem.sizes
-        samples = len(clients) if sizes.is_floating_point() else int(sizes[clients].sum())
-        self._cost = (len(clients), samples)
+        known = self._fed.clients
+        self._cost = (len(clients), int(known.sizes[clients].sum()) if known.sampled else len(clients))
         return self._fed.engine.loss(self._fed.w, clients)
 
-    def record(self) -> dict[str, float]:
+    def record(self, w: Vec, t: int) -> dict[str, float]:
         """What the choice cost."""
         return {"loss_evaluations": self._cost[0], "loss_samples": self._cost[1]}
 
@@ -209,11 +219,10 @@ class BatchPowerOfChoice(PowerOfChoice):
 
     def scores(self, clients: Tensor, t: int) -> Tensor:
         """The loss on a mini-batch drawn without replacement from each candidate's samples."""
-        size, problem = self._sizes[clients].long(), self._fed.problem
-        held = problem.sizes[clients].cpu()
-        samples = len(clients) if held.is_floating_point() else int(torch.minimum(size, held).sum())
+        size, known = self._sizes[clients].long(), self._fed.clients
+        samples = int(torch.minimum(size, known.sizes[clients].cpu()).sum()) if known.sampled else len(clients)
         self._cost = (len(clients), samples)
-        return problem.batch_losses(self._fed.w, clients, size, self._fed.seed, t)
+        return self._fed.engine.batch_loss(self._fed.w, clients, size, self._fed.seed, t)
 
 
 @dataclass
@@ -255,20 +264,20 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
         """The d of round t."""
         return int(self._ds[min(t, len(self._ds) - 1)])
 
-    def record(self) -> dict[str, float]:
-        """What the choice cost, and among how many."""
-        return super().record() | {"candidates": self.candidates(self._fed.t)}
+    def record(self, w: Vec, t: int) -> dict[str, float]:
+        """What the choice cost, and the number of candidates."""
+        return super().record(w, t) | {"candidates": self.candidates(t)}
 
 
 @dataclass
-class RoundRobin(Part):
+class RoundRobin(Selection):
     """m after m."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Size the cohort."""
-        self._m = cohort_size(self.participation, fed.n)
+        """Note the size of the cohort."""
+        self._m = self.cohort(fed.n)
 
     def select(self, ids: Ids, t: int) -> Ids:
         """The next m."""
@@ -281,6 +290,11 @@ class Fixed(Part):
     """Given cohorts, one per round, from the first again after the last."""
 
     cohorts: Sequence[Sequence[int]]
+    roles: ClassVar[frozenset[str]] = frozenset({"select"})
+
+    def cohort(self, n: int) -> int:
+        """The largest of them."""
+        return min(n, max(len(set(cohort)) for cohort in self.cohorts))
 
     def start(self, fed: Federation) -> None:
         """Refuse ids that do not exist."""
@@ -295,8 +309,7 @@ class Fixed(Part):
 
 def shares(fed: Federation) -> np.ndarray:
     """p_k = n_k / Σ n_i for every client."""
-    sizes: np.ndarray = fed.problem.sizes.double().cpu().numpy()
-    p: np.ndarray = sizes / sizes.sum()
+    p: np.ndarray = fed.clients.shares().cpu().numpy()
     return p
 
 

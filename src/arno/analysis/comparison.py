@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..config import settings as configs
+from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
+from ..runs.result import RunResult
 from . import statistics
-from .scores import METRICS, WORST, Record, possible, sign
+from .scores import WORST, Record
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from ..runs.run import RunResult
 
 #: The record of a comparison in its folder, and of a cell that failed in the cell's.
 RECORD, FAILURE = "compare.json", "failure.json"
@@ -113,12 +113,10 @@ class Comparison:
     @classmethod
     def of(cls, paths: Iterable[Path | str | RunResult]) -> Comparison:
         """Runs grouped by what they differ in besides the seed; the first run's group is the reference."""
-        from ..runs.run import RunResult
-
         folders = [run.path if isinstance(run, RunResult) else Path(run) for run in paths]
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
-        flat = [dict(configs._flat(RunResult(path).config)) for path in folders]
+        flat = [dict(configs.flat(RunResult(path).config)) for path in folders]
         for path, config in zip(folders, flat, strict=True):
             if "method.kind" not in config:
                 raise ArnoError(f"{path}", "is no run: its config.yaml names no method", REMEDY)
@@ -151,13 +149,13 @@ class Comparison:
         """Every run's `metrics.jsonl`: label, name, setting, seed, round and what the round recorded."""
         import pandas as pd
 
-        rows = [about | dict(line) for about, record in self._records() for line in record.lines]
+        rows = [about | dict(line) for about, record in self._records() for line in record.rows]
         return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["label", "seed", "round"])
 
     @cached_property
     def settings(self) -> Settings:
         """The runs' settings, flat."""
-        flat = {group.label: dict(configs._flat(group.begun[0].config)) for group in self.members if group.begun}
+        flat = {group.label: dict(configs.flat(group.begun[0].config)) for group in self.members if group.begun}
         keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
         same = [key for key in keys if len({_shown(config, key) for config in flat.values()}) == 1]
         first = next(iter(flat.values()), {})
@@ -166,14 +164,45 @@ class Comparison:
             {label: {k: c[k] for k in keys if k not in same and k in c} for label, c in flat.items()},
         )
 
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """The declarations of the recorded scores, by name, in order of preference."""
+        runs = (run for group in self.members for run in group.begun)
+        return {metric.name: metric for run in reversed(list(runs)) for metric in run.metrics}
+
     @property
     def metric(self) -> str:
-        """The score that is compared unless another is asked for."""
+        """The score that is compared unless another is asked for: the first declared one that was recorded."""
         if self.record.get("metric"):
             return str(self.record["metric"])
-        partial = (Record(_lines(run), 0) for group in self.members for run in group.partial.values())
-        last = next((record.last for record in (*(r for _, r in self._records()), *partial)), {})
-        return next((name for name in METRICS if name in last), "train_loss")
+        for run in (run for group in self.members for run in group.begun):
+            recorded = {name for row in run.rows for name in row}
+            return next((metric.name for metric in run.metrics if metric.name in recorded), TRAIN_LOSS.name)
+        return TRAIN_LOSS.name
+
+    def declared(self, name: str | None = None) -> Metric:
+        """The declaration of a score, by default of the compared one."""
+        name = name or self.metric
+        return self.metrics.get(name, Metric(name, name))
+
+    @property
+    def where(self) -> str:
+        """In which setting methods are compared, in a sentence."""
+        settings = self.settings.shared
+
+        def said(key: str, text: str) -> list[str]:
+            return [text.format(settings[key])] if settings.get(key) is not None else []
+
+        facts: list[str] = []
+        if settings.get("problem.kind") == "quadratic":
+            facts += said("problem.kind", "{} problem")
+        else:
+            facts += said("data.kind", "{}") + said("data.name", "{}")
+            facts += said("partition.kind", "split by {}") + said("partition.alpha", "α = {}")
+            facts += said("model.kind", "model {}")
+        facts += said("clients", "{} clients") + said("rounds", "{} rounds")
+        facts += [f"{len(self.seeds)} seeds"] if len(self.seeds) > 1 else [f"one seed ({seed})" for seed in self.seeds]
+        return ", ".join(facts) + "."
 
     def scores(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
         """One row per run: final, best (by validation, never by test) and area under the curve of the metric, the worst
@@ -200,8 +229,7 @@ class Comparison:
             row["winner"] = group.label in winners
             for name in names:
                 s = statistics.summary([score[name] for score in mine if not isnan(score[name])])
-                about = {"final": metric, "best": metric, "area": metric, "worst_decile": WORST}.get(name, name)
-                low, high = possible(about)
+                low, high = self._range(name, metric)
                 row |= {name: s.mean, f"{name}_std": s.std}
                 row |= {f"{name}_low": max(s.low, low), f"{name}_high": min(s.high, high)}
                 if name == "rounds":
@@ -210,7 +238,8 @@ class Comparison:
         frame = pd.DataFrame(rows)
         if "final" not in frame:
             return frame
-        order = frame.assign(_place=frame["setting"].map(self.places.index), _final=frame["final"] * sign(metric))
+        better = frame["final"] * self.declared(metric).sign
+        order = frame.assign(_place=frame["setting"].map(self.places.index), _final=better)
         ranked = order.sort_values(["_place", "_final"], ascending=[True, False], kind="stable").index
         return frame.loc[ranked].reset_index(drop=True)
 
@@ -250,7 +279,7 @@ class Comparison:
 
     def winners(self, metric: str | None = None) -> list[str]:
         """The label, in each setting that has one, of the group that is better than every other."""
-        finals, better = self.finals(metric), sign(metric or self.metric)
+        finals, better = self.finals(metric), self.declared(metric).sign
         found = []
         for place in self.places:
             there = {g.label: {seed: better * x for seed, x in finals[g.label].items()} for g in self._within(place)}
@@ -258,6 +287,16 @@ class Comparison:
             if best is not None and not any(g.lost for g in self.members if g.label == best):
                 found.append(best)
         return found
+
+    def _range(self, column: str, metric: str) -> tuple[float, float]:
+        """Between which values a column of the table lies."""
+        if column in ("final", "best", "area"):
+            about = self.declared(metric)
+        elif column == "worst_decile":
+            about = next((m for name, m in self.metrics.items() if name.endswith(WORST)), Metric(column, column))
+        else:
+            about = Metric(column, column, low=0)
+        return about.low, about.high
 
     def _scores(self, target: float | None, metric: str | None) -> list[dict[str, Any]]:
         metric, target = metric or self.metric, self.record.get("target") if target is None else target
@@ -270,7 +309,7 @@ class Comparison:
             for seed, run in group.runs.items():
                 if run.path not in self._read:
                     rounds = next(iter(group.runs.values())).config["rounds"]
-                    self._read[run.path] = Record(_lines(run), rounds)
+                    self._read[run.path] = Record(run.rows, run.metrics, rounds)
                 yield about | {"seed": seed}, self._read[run.path]
 
     def _within(self, place: str) -> list[Group]:
@@ -291,11 +330,9 @@ def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
     """Put a run, or the reason why there is none, into its group; one that has ended no round is neither."""
     lost = failure(path)
     if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
-        from ..runs.run import RunResult
-
         run = RunResult(path)
-        status, lines = run.folder.manifest()["status"], _lines(run)
-        odd = Record(lines, 0).diverged()
+        status, lines = run.folder.manifest()["status"], run.rows
+        odd = Record(lines, run.metrics, 0).diverged()
         if odd:
             lost = Lost(f"{odd} is not finite after round {lines[-1]['round']}", True)
         elif status == "failed":
@@ -315,15 +352,6 @@ def failure(path: Path) -> Lost | None:
     except (OSError, ValueError):
         return None
     return Lost(found["reason"], found["diverged"])
-
-
-def _lines(run: RunResult) -> list[dict[str, Any]]:
-    """A run's records; a kill may have cut the last one short."""
-    lines = []
-    for line in (run.path / "metrics.jsonl").read_text().splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(line))
-    return lines
 
 
 def _shown(config: Mapping[str, Any], key: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..pictures.figures import COLOURS, figure
+from ..pictures.figure import COLOURS, figure
 from .comparison import Comparison
-from .scores import LESS, METRICS, possible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,8 +17,6 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
     """
     from matplotlib.ticker import MaxNLocator
 
-    from ..report.html import lead
-
     metric = metric or comparison.metric
     places, table = comparison.places, comparison.table(metric=metric)
     colours = {
@@ -27,9 +24,10 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
     }
     tallest = max(sum(group.setting == place for group in comparison.members) for place in places)
     fig, axes = figure(len(places), 2, (11, (max(3.6, 1.6 + 0.4 * tallest)) * len(places)))
-    label = METRICS.get(metric, metric)
+    declared = comparison.declared(metric)
+    label = declared.label
     target = comparison.record.get("target") if metric == comparison.metric else None
-    fig.suptitle(f"{label}: {lead(comparison)}".rstrip("."), fontsize=11)
+    fig.suptitle(f"{label}: {comparison.where}".rstrip("."), fontsize=11)
     for (left, right), place in zip(axes, places, strict=True):
         rows = [row for row in table.to_dict("records") if row["setting"] == place]
         for row in rows:
@@ -44,7 +42,7 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
             right.axvline(target, color="grey", lw=1, ls="--")
         left.set(xlabel="round", ylabel=label, title=place)
         right.set(xlabel=f"final {label}")
-        if metric in LESS and all(row.get("final", 0) > 0 for row in rows):
+        if declared.better == "less" and all(row.get("final", 0) > 0 for row in rows):
             left.set_yscale("log")
             right.set_xscale("log")
         left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -66,7 +64,8 @@ def _curve(axis: Any, comparison: Comparison, row: Any, metric: str, colour: str
     marker = "o" if len(seeds) <= 20 else ""
     axis.plot(seeds.index, seeds["mean"], color=colour, lw=1.6, marker=marker, ms=3, label=row["name"])
     low, high = seeds["mean"] - seeds["std"].fillna(0), seeds["mean"] + seeds["std"].fillna(0)
-    ends = possible(metric)
+    declared = comparison.declared(metric)
+    ends = (declared.low, declared.high)
     axis.fill_between(seeds.index, low.clip(*ends), high.clip(*ends), color=colour, alpha=0.15, lw=0)
 
 

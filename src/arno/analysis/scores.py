@@ -1,83 +1,73 @@
-"""A run in a few numbers: where it ended, the best on its way, and what it took to get somewhere."""
+"""A run in a few numbers: where it ended, its best model, and what it took to reach a target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
+from ..core.metric import Metric
 from ..errors import ArnoError
 from .statistics import NAN, area
 
-#: What a comparison may be about, the first that was recorded is; and of which of them less is better.
-METRICS = {"test_f1": "test F1", "test_accuracy": "test accuracy", "test_loss": "test loss", "gap": "F(w) − F(w*)"}
-LESS = ("test_loss", "train_loss", "val_loss", "gap", "distance")
-WORST = "client_accuracy_worst_decile"
-
-
-def sign(metric: str) -> int:
-    """1 where more is better, −1 where less is."""
-    return -1 if metric in LESS else 1
-
-
-def possible(metric: str) -> tuple[float, float]:
-    """Between which values a score lies: accuracy and F1 are shares.
-
-    >>> possible("test_f1"), possible("test_loss")
-    ((0.0, 1.0), (-inf, inf))
-    """
-    return (0.0, 1.0) if "accuracy" in metric or metric.endswith("_f1") else (-inf, inf)
+#: How the name of a score over the worst tenth of the clients ends.
+WORST = "_worst_decile"
 
 
 @dataclass(frozen=True)
 class Record:
-    """The lines of a run's `metrics.jsonl`, and how many rounds it was to have."""
+    """What a run recorded, the declarations of its scores, and how many rounds it was to have."""
 
-    lines: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
+    metrics: Sequence[Metric]
     rounds: int
 
     @property
     def last(self) -> dict[str, Any]:
         """The newest value of everything."""
-        return {name: value for line in self.lines for name, value in line.items()}
+        return {name: value for row in self.rows for name, value in row.items()}
 
-    def curve(self, metric: str) -> tuple[list[float], list[float]]:
-        """The rounds in which a metric was recorded, and its values.
+    def metric(self, name: str) -> Metric:
+        """The declaration of a score; a column that nobody declared is a number of which more is better."""
+        return next((metric for metric in self.metrics if metric.name == name), Metric(name, name))
 
-        >>> Record([{"round": 1}, {"round": 2, "test_f1": 0.5}], 2).curve("test_f1")
+    def curve(self, name: str) -> tuple[list[float], list[float]]:
+        """The rounds in which a score was recorded, and its values.
+
+        >>> Record([{"round": 1}, {"round": 2, "test_f1": 0.5}], [], 2).curve("test_f1")
         ([2], [0.5])
         """
-        found = [(line["round"], line[metric]) for line in self.lines if metric in line]
+        found = [(row["round"], row[name]) for row in self.rows if name in row]
         if not found:
-            known = dict.fromkeys(name for line in self.lines for name in line)
-            raise ArnoError(f"metric = {metric}", "it was not recorded", f"there are {', '.join(known)}")
+            known = dict.fromkeys(name for row in self.rows for name in row)
+            raise ArnoError(f"metric = {name}", "it was not recorded", f"there are {', '.join(known)}")
         return [t for t, _ in found], [x for _, x in found]
 
     def diverged(self) -> str:
-        """Which score has no finite value in the end; empty if all have."""
+        """The name of a score whose last value is not finite; empty if all are."""
         last = self.last
-        return next((name for name in (*METRICS, *LESS) if not isfinite(last.get(name, 0))), "")
+        return next((metric.name for metric in self.metrics if not isfinite(last.get(metric.name, 0))), "")
 
-    def scores(self, metric: str, target: float | None) -> dict[str, float]:
-        """Final, best by validation (never by test) and area under the curve of a metric, the worst decile of the
-        clients, rounds, steps and bytes to reach the target (NaN: never reached) or in all, and the seconds.
+    def scores(self, name: str, target: float | None) -> dict[str, float]:
+        """Final, best by validation (never by test) and area under the curve of a score; the worst tenth of clients;
+        rounds, steps and bytes to reach the target (NaN: never reached) or in all, and the seconds.
         """
-        (rounds, values), last = self.curve(metric), self.last
+        (rounds, values), last, sign = self.curve(name), self.last, self.metric(name).sign
         out = {"final": values[-1], "best": NAN}
-        held_out = metric.replace("test_", "val_")
-        if metric != held_out and held_out in last:
-            chosen, _ = max(zip(*self.curve(held_out), strict=True), key=lambda at: sign(metric) * at[1])
+        held_out = name.replace("test_", "val_")
+        if name != held_out and held_out in last:
+            chosen, _ = max(zip(*self.curve(held_out), strict=True), key=lambda at: sign * at[1])
             out["best"] = dict(zip(rounds, values, strict=True))[chosen]
         first = next((i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1)  # a round 0 is a method's own extra
         out["area"] = area(rounds[first:], values[first:], self.rounds)
-        out["worst_decile"] = last.get(WORST, NAN)
-        at = len(self.lines) - 1 if target is None else self._reached(metric, target)
+        out["worst_decile"] = next((value for column, value in last.items() if column.endswith(WORST)), NAN)
+        at = len(self.rows) - 1 if target is None else self._reached(name, sign, target)
         out["rounds"] = NAN if at is None else at + 1.0
-        for name, column in (("steps", "local_steps"), ("bytes", "uploaded_bytes")):
-            out[name] = NAN if at is None else float(self.lines[at].get(column, NAN))
-        return out | {"seconds": sum(line["seconds"] for line in self.lines)}
+        for cost, column in (("steps", "local_steps"), ("bytes", "uploaded_bytes")):
+            out[cost] = NAN if at is None else float(self.rows[at].get(column, NAN))
+        return out | {"seconds": sum(row["seconds"] for row in self.rows)}
 
-    def _reached(self, metric: str, target: float) -> int | None:
-        good = (sign(metric) * (line[metric] - target) >= 0 if metric in line else False for line in self.lines)
+    def _reached(self, name: str, sign: int, target: float) -> int | None:
+        good = (sign * (row[name] - target) >= 0 if name in row else False for row in self.rows)
         return next((i for i, hit in enumerate(good) if hit), None)

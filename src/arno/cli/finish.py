@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..runs.run import RunResult
+    from ..runs.result import RunResult
 
 
 def finish(job: Callable[[], RunResult], quiet: bool) -> int:
     """Run the job, print its table and its folder; returns the exit status."""
-    from ..runs.run import Interrupted
+    from ..runs.loop import Interrupted
 
     try:
         result = job()
@@ -27,30 +26,18 @@ def finish(job: Callable[[], RunResult], quiet: bool) -> int:
 
 
 def show(result: RunResult) -> None:
-    """The scores of the last model and of the best one."""
+    """The scores of the last model and of the best one, and where the picture is."""
     from rich.console import Console
     from rich.table import Table
 
-    from ..runs.progress import number
-
-    rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
-    best_round = result.folder.manifest()["best_round"]
-    best = next((row for row in rows if row["round"] == best_round), rows[-1])
-    shown = {
-        "test_accuracy": "test accuracy",
-        "test_f1": "test F1",
-        "test_loss": "test loss",
-        "val_f1": "validation F1",
-        "client_accuracy_mean": "per client",
-        "client_accuracy_std": "std",
-        "client_accuracy_worst_decile": "worst 10%",
-    }
-    metrics = [metric for metric in shown if metric in rows[-1]] or [k for k, v in rows[-1].items() if k != "round"]
+    last, best_round = result.rows[-1], result.folder.manifest()["best_round"]
+    best = next((row for row in result.rows if row["round"] == best_round), last)
     table = Table("", "last", "best")
-    table.add_row("round", str(rows[-1]["round"]), str(best["round"]))
-    for metric in metrics:
-        numbers = ("–" if metric not in row else number(row[metric]) for row in (rows[-1], best))
-        table.add_row(shown.get(metric, metric), *numbers)
+    table.add_row("round", str(last["round"]), str(best["round"]))
+    for metric in result.metrics:
+        if metric.name in last:
+            values = (metric.show(row[metric.name]) if metric.name in row else "–" for row in (last, best))
+            table.add_row(metric.label, *values)
     console = Console()
     console.print(table)
     console.print(f"curves: {result.path / 'curves.png'}", highlight=False)

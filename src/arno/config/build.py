@@ -8,17 +8,18 @@ from typing import Any, Literal
 
 import torch
 
+from ..core.contracts import Problem
 from ..core.federation import Federation, Local
-from ..core.local import Problem
 from ..core.part import Part
 from ..core.work import SGD
 from ..data.dataset import Dataset, load, split_validation
 from ..data.partition import Partition
 from ..errors import ArnoError
-from ..problems.classification import Classification
 from ..problems.quadratic import Quadratic
+from ..problems.supervised import Supervised
 from ..quadratic import draw
 from ..registry import Registry
+from ..tasks.task import Task
 from .settings import registry
 
 problems = Registry("problem", "arno.config.build")
@@ -50,9 +51,9 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> F
     )
 
 
-@problems.register("classification")
-def classification(config: dict[str, Any]) -> Classification:
-    """The data, who holds what of them, and the network."""
+@problems.register("supervised")
+def supervised(config: dict[str, Any]) -> Supervised:
+    """The data, who holds which of them, the task and the network."""
     dataset, train, held_out, partition = split(config)
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
@@ -63,16 +64,17 @@ def classification(config: dict[str, Any]) -> Classification:
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
+    task: Task = registry("task").build(config["task"], y, dataset.classes)
     model = dict(config["model"])
-    channels_last, shape, classes = model.pop("channels_last"), dataset.shape, dataset.n_classes
-    return Classification(
+    channels_last, shape = model.pop("channels_last"), dataset.shape
+    return Supervised(
         x,
         y,
         partition,
-        lambda: registry("model").build(model, shape, classes),
+        lambda: registry("model").build(model, shape, task.outputs),
+        task=task,
         transform=dataset.transform(),
         splits=splits,
-        classes=classes,
         name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=dataset.fingerprint(),
         channels_last=channels_last,
@@ -102,9 +104,10 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     chosen = dict(config["data"])
     val = chosen.pop("val", None)
     dataset = load(chosen, config["seed"])
-    train, held_out = split_validation(dataset.y, dataset.val if val is None else val, config["seed"])
+    strata = dataset.strata()
+    train, held_out = split_validation(strata, dataset.val if val is None else val, config["seed"])
     partition: Partition = registry("partition").build(
-        config["partition"], dataset.y.index_select(0, train), config["clients"], config["seed"]
+        config["partition"], strata.index_select(0, train), config["clients"], config["seed"]
     )
     return dataset, train, held_out, partition
 

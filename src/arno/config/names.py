@@ -19,6 +19,7 @@ def registered(group: str) -> dict[str, list[str]]:
         "model": ("models.register", root / "models"),
         "engine": ("engines.register", root / "engines"),
         "data": ("source", root / "data" / "sources"),
+        "task": ("tasks.register", root / "tasks"),
         "partition": ("partitions.register", root / "data" / "partition.py"),
         "select": ("selections.register", root / "selection.py"),
     }[group]

@@ -70,8 +70,9 @@ class Config:
     """A run. Settings of a group follow its name: `method=fedprox method.mu=0.1`."""
 
     method: Any = setting("fedavg", "what the server and the clients do; see `arno methods`")
-    problem: Any = setting("classification", "what is learned")
+    problem: Any = setting("supervised", "what is learned")
     data: Any = setting("digits", "the data set; see `arno data`")
+    task: Any = setting("auto", "what the outputs of the network mean; auto: from the data")
     partition: Any = setting("dirichlet", "who holds which samples; see `arno data`")
     model: Any = setting("mlp", "the network")
     select: Any = setting("uniform", "who takes part in a round")
@@ -94,7 +95,9 @@ class Config:
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 
 
-GROUPS = ("method", "problem", "data", "partition", "model", "select", "engine")
+GROUPS = ("method", "problem", "data", "task", "partition", "model", "select", "engine")
+#: Earlier names of a group's kinds.
+RENAMED = {("problem", "classification"): "supervised"}
 #: Settings of a group that its factories need not know.
 COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "data": {"val": (float | None, None)},
@@ -111,9 +114,11 @@ def registry(group: str) -> Registry:
     from ..methods import methods
     from ..models import models
     from ..selection import selections
+    from ..tasks import tasks
     from .build import problems
 
-    return dict(zip(GROUPS, (methods, problems, datasets, partitions, models, selections, engines), strict=True))[group]
+    registries = (methods, problems, datasets, tasks, partitions, models, selections, engines)
+    return dict(zip(GROUPS, registries, strict=True))[group]
 
 
 def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> DictConfig:
@@ -123,7 +128,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     >>> config.method.kind, config.method.mu, config.local.lr, config.rounds
     ('fedprox', 0.1, 0.01, 50)
     """
-    below, above = list(_flat(base or {})), [parse(text) for text in overrides]
+    below, above = list(flat(base or {})), [parse(text) for text in overrides]
     for group in GROUPS:  # another kind than the base's: what the base set for its own kind falls away
         if _kind(group, below) != _kind(group, [*below, *above]):
             shared = {group, f"{group}.kind", *(f"{group}.{name}" for name in COMMON.get(group, ()))}
@@ -188,9 +193,14 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return {str(k): v for k, v in out.items()}
 
 
+def current(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the names and defaults of this version."""
+    return plain(compose((), config))
+
+
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """What matters to the computation and differs, as `key: a → b`."""
-    left, right = dict(_flat(a)), dict(_flat(b))
+    left, right = dict(flat(a)), dict(flat(b))
     keys = [k for k in sorted(left.keys() | right.keys()) if k not in FREE and k.split(".")[0] not in FREE]
     return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
 
@@ -204,9 +214,9 @@ def as_overrides(config: Mapping[str, Any]) -> list[str]:
     kinds = {group: config[group]["kind"] for group in GROUPS}
     chosen = [f"{group}={kind}" for group, kind in kinds.items()]
     named = [f"{g}.target={config[g]['target']}" for g, kind in kinds.items() if kind == "custom"]
-    usual = dict(_flat(plain(compose([*chosen, *named]))))
+    usual = dict(flat(plain(compose([*chosen, *named]))))
     words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
-    for key, value in _flat(config):
+    for key, value in flat(config):
         if usual.get(key) != value and not key.endswith(".kind"):
             words.append(f"{key}={written(value)}")
     order = [f.name for f in fields(Config)]
@@ -230,7 +240,8 @@ def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
     chosen = [value for key, value in given if key in (group, f"{group}.kind")]
     if chosen and not isinstance(chosen[-1], str):
         raise ArnoError(f"{group} = {chosen[-1]}", "a group is chosen by name", f"write {group}=NAME")
-    return chosen[-1] if chosen else str(getattr(Config, group))
+    kind = chosen[-1] if chosen else str(getattr(Config, group))
+    return RENAMED.get((group, kind), kind)
 
 
 def _schema(group: str, kind: str, target: str | None) -> type:
@@ -300,7 +311,7 @@ def _has(config: DictConfig, key: str) -> bool:
 
 
 def _unknown_key(config: DictConfig, key: str) -> ArnoError:
-    known = [k.removesuffix(".kind") for k, _ in _flat(plain(config))]
+    known = [k.removesuffix(".kind") for k, _ in flat(plain(config))]
     group = key.split(".")[0]
     if group in GROUPS:
         mine = [k for k in known if k.startswith(f"{group}.")]
@@ -327,10 +338,11 @@ def _owners(key: str) -> list[str]:
     return found
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting of nested sections with its dotted key."""
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -13,83 +13,11 @@ momentum smooths g.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
-
 import torch
 from torch import Tensor
 
-from .layout import Layout
-from .work import Job, SubModel, Vec
-
-#: `tally(w, split, pieces)`: what `problem.tally` gives for each piece (first, last sample) of a split, in order.
-Tally = Callable[[Vec, str, Sequence[tuple[int, int]]], list[Any]]
-
-
-class Learner(Protocol):
-    """A problem made ready for training in one place: flat buffers that its loss reads and its gradient fills."""
-
-    w: Vec  #: parameters, then buffers
-    p: Vec  #: the parameters in `w`
-    g: Vec  #: their gradient
-
-    def batches(self, job: Job) -> Iterator[Any]:
-        """The batches of all of the client's epochs, in their order."""
-        ...
-
-    def gradient(self, batch: Any, job: Job) -> Tensor:
-        """Write ∇ℓ(w; batch) into `g` and return the loss."""
-        ...
-
-    def autograd(self, job: Job) -> bool:
-        """Whether its gradients come from autograd; where they are written out, training skips autograd's books."""
-        ...
-
-
-class Problem(Protocol):
-    """What is learned: clients with sizes, a vector with a layout, losses and scores."""
-
-    n: int
-    sizes: Tensor
-    layout: Layout
-    device: torch.device
-    dtype: torch.dtype
-
-    def init(self, seed: int) -> Vec:
-        """The model before the first round."""
-        ...
-
-    def learner(self, window: SubModel | None = None) -> Learner:
-        """A new learner; with an extracting window, of the smaller network."""
-        ...
-
-    def evaluate(self, w: Vec, split: str, tally: Tally | None = None) -> dict[str, float]:
-        """Scores of a model on a split (`val`, `test`); `tally` evaluates its pieces elsewhere, in parallel."""
-        ...
-
-    def report(self, w: Vec, clients: bool = False, tally: Tally | None = None) -> dict[str, float]:
-        """The scores that a round's record holds, by name; with `clients`, how they spread over the clients."""
-        ...
-
-    def describe(self) -> str:
-        """The problem in a few words."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Changes whenever the data do."""
-        ...
-
-    def losses(self, w: Vec, clients: Tensor) -> Tensor:
-        """The mean loss of a model on each client's own data."""
-        ...
-
-    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
-        """An estimate of it from one mini-batch of each client's own samples, drawn for round t."""
-        ...
-
-    def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
-        """How many SGD steps the clients take."""
-        ...
+from .contracts import Learner
+from .work import Job, Vec
 
 
 def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from ..errors import ArnoError
 from .table import ClientTable
-from .work import Result, Vec, Work
+from .work import Result, SumResult, Vec, Work
 
 if TYPE_CHECKING:
-    from ..panels.panel import Panel
-    from ..runs.run import RunResult
+    from .contracts import Engine
     from .federation import Federation
 
-#: Client ids: everybody is a `range`, so that a million clients cost nothing until some are chosen.
+#: Client ids: all clients are a `range`, so that a million clients cost nothing until some are chosen.
 Ids = Sequence[int] | Tensor
+
+#: What a part can do, in the order in which parts act. A method has room for one part in each role, except `loss`.
+ROLES = {
+    "select": "selects the clients of a round",
+    "order": "sets the order in which clients train",
+    "window": "chooses the sub-model",
+    "proximal": "pulls clients towards the model that they received",
+    "loss": "adds a term to the clients' loss",
+    "control": "corrects the clients' gradients with controls of its own",
+    "mean": "decides how the clients' updates are averaged",
+    "server": "is the server's optimiser",
+    "rate": "scales the server's step",
+}
+#: Roles that several parts of one method may have.
+SHARED = frozenset({"loss"})
 
 
 class Part:
-    """The five moments of a round in which a method may act. All of them do nothing by default, which is FedAvg.
+    """The moments of a round in which a method may act. By default all of them do nothing, which is FedAvg.
 
     A part is a dataclass: its fields are its settings. Whatever it sets in `start` is its state: tensors, client
     tables and plain numbers, saved in every checkpoint. Names that begin with an underscore are derived from the
-    settings and not saved. `roles` are tasks that only one part of a method can have.
+    settings and not saved.
+
+    roles: what it does, names from `ROLES`. They order the parts of a method, so the order in which a user lists them
+        changes nothing.
+    first_round: −1 for a method with a round 0 of its own before the usual rounds.
     """
 
     roles: ClassVar[frozenset[str]] = frozenset()
+    first_round: ClassVar[int] = 0
 
     def start(self, fed: Federation) -> None:
         """Before the first round: make the state, look at the other parts, refuse what cannot work."""
+
+    def cohort(self, n: int) -> int:
+        """The largest number of different clients, of n, that can take part in a round."""
+        return n
 
     def select(self, ids: Ids, t: int) -> Ids:
         """Choose among the clients still in question; an id may come back more than once."""
@@ -45,6 +68,10 @@ class Part:
         """Change what a block of clients is asked to do."""
         return work
 
+    def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
+        """Train the cohort; a part with the role `order` decides who trains when. By default all train in parallel."""
+        return engine.train(works)
+
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
         """A block has come back and `v` is its share of the update; blocks arrive in cohort order.
 
@@ -56,28 +83,21 @@ class Part:
         """The whole cohort is in: `v` becomes the direction of the server's step."""
         return v
 
-    def record(self) -> dict[str, float]:
-        """Numbers worth a line in this round's record."""
+    def record(self, w: Vec, t: int) -> dict[str, float]:
+        """The server has stepped to `w`: score it if the paper does, and return numbers for the round's record."""
         return {}
 
-    def lines(self) -> list[str]:
-        """What a reader should be told after this round."""
-        return []
-
-    def done(self) -> str:
-        """Why the run should end before its last round; empty to go on."""
+    def stop(self) -> str:
+        """Why the run should end before its last round; empty to continue."""
         return ""
 
-    def close(self, fed: Federation) -> dict[str, float]:
+    def best_model(self) -> tuple[Vec, int] | None:
+        """The best model so far by the method's own rule, and its round; None where the method has no such rule."""
+        return None
+
+    def final(self, w: Vec) -> dict[str, float]:
         """After the last round: named scores for the final report."""
         return {}
-
-    def draw(self, run: Path) -> None:
-        """After the last round: pictures of one's own, from the records in the run's folder."""
-
-    def panels(self, run: RunResult) -> list[Panel]:
-        """What `arno report` shows of this part: pictures as data, from a run's records. `start` was not called."""
-        return []
 
     def state(self) -> dict[str, Any]:
         """Everything that `start` set and that is not derived."""
@@ -90,3 +110,44 @@ class Part:
                     "and plain numbers; name it with a leading underscore if it is derived from the settings"
                 )
         return state
+
+
+#: Moments whose effect depends on the order in which parts act.
+CHAINED = ("select", "send", "receive", "finish")
+
+
+def in_order(parts: Sequence[Part]) -> list[Part]:
+    """The parts of a method in the order of their roles, whatever the order in which they were listed.
+
+    A part with several roles acts at the place of its first one. Refused are two parts of one kind, two parts in a role
+    that has room for one, and parts whose order would matter and does not follow from their roles.
+    """
+    for i, part in enumerate(parts):
+        for other in parts[:i]:
+            _refuse_conflict(other, part)
+    return sorted(parts, key=lambda part: (_place(part), type(part).__module__, type(part).__qualname__))
+
+
+def _place(part: Part) -> int:
+    return min((list(ROLES).index(role) for role in part.roles), default=len(ROLES))
+
+
+def _refuse_conflict(one: Part, other: Part) -> None:
+    names = f"{type(one).__name__} with {type(other).__name__}"
+    if type(one) is type(other):
+        raise ArnoError(names, "a part can stand in a method once", "leave one of them out")
+    for role in sorted((one.roles & other.roles) - SHARED):
+        raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
+    unnamed = [part for part in (one, other) if not part.roles]
+    both = [moment for moment in CHAINED if _acts(one, moment) and _acts(other, moment)]
+    if unnamed and both:
+        raise ArnoError(
+            names,
+            f"both change `{both[0]}`, and {type(unnamed[0]).__name__} has no role that says which of them acts first",
+            f"give it roles = frozenset({{…}}) with names from {', '.join(ROLES)}",
+        )
+
+
+def _acts(part: Part, moment: str) -> bool:
+    """Whether a part overrides a moment."""
+    return getattr(type(part), moment) is not getattr(Part, moment)

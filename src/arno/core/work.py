@@ -14,7 +14,7 @@ from .seeds import stream
 Vec = Tensor  #: one model, [d]
 Mat = Tensor  #: one model per client of a block, [rows, d]
 
-#: A term added to the cross-entropy: `term(view)` with a `problems.classification.View` of the batch.
+#: A term added to the task's loss: `term(view)` with a `problems.supervised.View` of the batch.
 Term = Callable[[Any], Tensor]
 #: Computed on the client after training: `probe(learner, job)` → tensors that travel back with the result.
 Probe = Callable[[Any, "Job"], dict[str, Tensor]]
@@ -64,7 +64,7 @@ class Job:
     probe: Probe | None = None
 
     def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
-        """This client's random stream of this round; `generator`: one to begin anew, where many are needed."""
+        """This client's random stream of this round; `generator`, if given, is seeded again and returned."""
         return stream(self.seed, purpose, self.round, self.client, generator=generator)
 
 
@@ -146,17 +146,37 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """What a block's clients send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made."""
+    """What the clients of a block send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made.
+
+    notes: further columns for the records of the clients.
+    """
 
     delta: Mat
     loss: Tensor
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
-    notes: Mapping[str, Tensor] = field(default_factory=dict)  # further columns for the clients' records
-    sum: Vec | None = None  # Σ p_k Δ_k, where the engine adds up: `delta` has no columns then
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> Result:
         """The results of some of the rows."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, self.sum)
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes)
+
+
+@dataclass(frozen=True)
+class SumResult:
+    """What comes back of a block where the workers add up: Σ p_k Δ_k over the clients whose update is finite.
+
+    norm: ‖Δ_k‖ of every client, NaN where its update is not finite. uploaded: numbers that each client sent.
+    """
+
+    sum: Vec
+    loss: Tensor
+    seconds: Tensor
+    norm: Tensor
+    uploaded: int
+
+    def rows(self, keep: Tensor) -> SumResult:
+        """The same sum with the records of some of the clients."""
+        return replace(self, loss=self.loss[keep], seconds=self.seconds[keep], norm=self.norm[keep])

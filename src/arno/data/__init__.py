@@ -1,16 +1,6 @@
-"""Data: where samples come from, how they are divided among clients, how a validation set is balanced."""
+"""Data: where samples come from and how they are divided among clients."""
 
-from .balance import balanced
 from .dataset import Dataset, Transform, datasets, load, split_validation
 from .partition import Partition, partitions
 
-__all__ = [
-    "Dataset",
-    "Partition",
-    "Transform",
-    "balanced",
-    "datasets",
-    "load",
-    "partitions",
-    "split_validation",
-]
+__all__ = ["Dataset", "Partition", "Transform", "datasets", "load", "partitions", "split_validation"]

@@ -18,7 +18,7 @@ from ..core.seeds import numpy_stream
 from ..errors import ArnoError
 from ..registry import Registry
 
-datasets = Registry("data", "arno.data.sources")
+datasets = Registry("data", "arno.data.sources", "source")
 
 Labels = Tensor | np.ndarray[Any, np.dtype[Any]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -29,9 +29,10 @@ class Dataset:
     """Training and test samples as tensors.
 
     Args:
-        x, y: training samples, `[n, C, H, W]` uint8 for images or `[n, features]` float32, and labels `[n]` int64.
+        x, y: training samples, `[n, C, H, W]` uint8 for images or `[n, features]` float32, and their targets: labels
+            `[n]` int64, or numbers `[n]` or `[n, outputs]` float32.
         x_test, y_test: the same for testing.
-        classes: one name per class; label i is `classes[i]`.
+        classes: one name per class; label i is `classes[i]`. Empty where the targets are numbers.
         mean, std: of `x / scale` over the training data, per channel (or feature), or one value for all.
         scale: the largest raw value, 255 for images.
         val: the share of the training data to hold out for validation unless the user says otherwise.
@@ -70,7 +71,8 @@ class Dataset:
                 raise ArnoError(
                     f"{what}: samples of shape {tuple(x.shape[1:])}", f"training samples have shape {self.shape}"
                 )
-            low, high = int(y.min()), int(y.max())
+            _check_targets(what, y, self.n_classes)
+            low, high = (int(y.min()), int(y.max())) if self.n_classes else (0, -1)
             if low < 0 or high >= self.n_classes:
                 raise ArnoError(
                     f"{what}: label {low if low < 0 else high}",
@@ -80,6 +82,13 @@ class Dataset:
             if x.is_floating_point() and len(bad := (~torch.isfinite(x)).flatten(1).any(1).nonzero()):
                 raise ArnoError(f"{what}: sample {int(bad[0])}", "it holds NaN or infinity", "clean the data first")
         return self
+
+    def strata(self) -> Tensor:
+        """The kind of every training sample, by which splits are stratified: its label, or the decile of its target."""
+        if self.n_classes:
+            return self.y
+        first = self.y.view(len(self.y), -1)[:, 0]
+        return first.argsort(stable=True).argsort(stable=True) * min(10, len(first)) // len(first)
 
     def fingerprint(self) -> str:
         """32 hexadecimal digits that change whenever a sample or a label does."""
@@ -100,7 +109,7 @@ class Dataset:
             raise ArnoError(f"data.limit = {n}", "at least one training sample must remain", "try data.limit=1000")
         if n >= len(self.y):
             return self
-        chosen = torch.from_numpy(stratified(self.y, n, numpy_stream(seed, "limit")))
+        chosen = torch.from_numpy(stratified(self.strata(), n, numpy_stream(seed, "limit")))
         return replace(self, x=self.x[chosen], y=self.y[chosen])
 
     def transform(self) -> Transform:
@@ -136,6 +145,16 @@ def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
     limit = settings.pop("limit", None)
     data: Dataset = datasets.build(settings).check()
     return data if limit is None else data.take(limit, seed)
+
+
+def _check_targets(what: str, y: Tensor, classes: int) -> None:
+    """Refuse numbers where labels are expected, and the reverse; NaN and infinities."""
+    if y.is_floating_point() and classes:
+        raise ArnoError(f"{what}: targets of type {y.dtype}", "labels are whole numbers", "leave the class names out")
+    if y.is_floating_point() and not torch.isfinite(y).all():
+        raise ArnoError(f"{what}: its targets", "they hold NaN or infinity", "clean the data first")
+    if not y.is_floating_point() and not classes:
+        raise ArnoError(f"{what}: targets of type {y.dtype}", "labels need class names", "name the classes")
 
 
 def as_labels(y: Labels) -> Ints:

@@ -20,21 +20,19 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..core.federation import Engine
-from ..core.local import Problem
-from ..core.work import Result, Vec, Work
+from ..core.contracts import Engine, Problem
+from ..core.serial import Serial
+from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
-from ..models.linear import MLP
 from . import engines
 from .batched import Batched, unsupported
 from .processes import processes
-from .serial import Serial
 
 DENSE, TOGETHER = 500_000, 4
 
 
-@engines.register("auto", equality="as serial to rounding")
+@engines.register("auto")
 def auto(problem: Problem, *, cores: int = 0) -> Auto:
     """Batched, processes or serial, whichever suits; says which.
 
@@ -46,8 +44,10 @@ def auto(problem: Problem, *, cores: int = 0) -> Auto:
     return Auto(problem, cores or os.cpu_count() or 1)
 
 
-class Auto:
-    """Hands every round to the engine that suits it."""
+class Auto(Engine):
+    """Gives every round to the engine that suits it."""
+
+    equality = "as serial to rounding"
 
     def __init__(self, problem: Problem, cores: int) -> None:
         self.problem, self.cores = problem, cores
@@ -55,11 +55,11 @@ class Auto:
         self._used: dict[str, None] = {}
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """Which engines it has used so far."""
         return f"auto ({', '.join(self._used)})" if self._used else "auto"
 
-    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
         """Look at the first block and choose."""
         works = iter(works)
         first = next(works, None)
@@ -71,17 +71,21 @@ class Auto:
         torch.set_num_threads(self.cores if alone else 1)
         yield from self._engine(kind).train(chain([first], works))
 
+    def tally(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a split."""
+        return self._scorer().tally(w, split)
+
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
-        """Scores of models on a split."""
+        """The scores of models on a split."""
         return self._scorer().score(models, split)
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
-        """The mean loss of `w` on each client's own data."""
+        """The mean loss of `w` on the data of each client."""
         return self._scorer().loss(w, clients)
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
-        """The scores of a round's record."""
-        return self._scorer().report(w, clients)
+    def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of it from one mini-batch of each client."""
+        return self._scorer().batch_loss(w, clients, batch_size, seed, t)
 
     def close(self) -> None:
         """Close all that were used."""
@@ -92,7 +96,7 @@ class Auto:
         """Large networks are scored in pieces by the workers; a dense one takes less time than sending it there."""
         parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
         torch.set_num_threads(1)
-        return self._engine("processes" if parallel and hasattr(self.problem, "tally") else "serial")
+        return self._engine("processes" if parallel else "serial")
 
     def _engine(self, kind: str) -> Engine:
         if kind not in self._engines:
@@ -106,15 +110,14 @@ class Auto:
 
 
 def small(problem: Problem) -> bool:
-    """A dense network of few parameters (or no network at all)."""
-    module = getattr(problem, "module", None)
-    return module is None or (type(module) is MLP and problem.layout.d <= DENSE)
+    """A network of few parameters whose kernel is dense, or no network at all."""
+    return not problem.kernel or (problem.kernel == "dense" and problem.layout.d <= DENSE)
 
 
 def choose(problem: Problem, work: Work, cores: int) -> str:
     """The engine for a round that begins with this block."""
     if small(problem) and len(work) >= TOGETHER and not unsupported(problem, work):
         return "batched"
-    if len(work) > 1 and cores > 1 and problem.device.type == "cpu" and hasattr(problem, "module"):
+    if len(work) > 1 and cores > 1 and problem.device.type == "cpu" and problem.kernel:
         return "processes"
     return "serial"

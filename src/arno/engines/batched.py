@@ -14,33 +14,30 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from ..core.layout import Layout
-from ..core.local import Problem
+from ..core.contracts import Problem
 from ..core.seeds import stream
-from ..core.work import Mat, Result, Vec, Work
+from ..core.serial import Serial
+from ..core.work import Mat, Result, Work
 from ..data.dataset import Ints
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
-from ..models.linear import MLP
-from ..models.network import narrow
-from ..problems.classification import Classification
+from ..kernels.stacked import Stack, stack_for
+from ..models.network import Network, narrow
+from ..problems.supervised import Supervised
 from . import engines
 from .parcel import span
 from .processes import Processes
-from .serial import Serial
 
 #: Rows are taken together while their vectors, or their batches' pixels, hold at most this many numbers.
 GROUP = 2**20
 
 
-@engines.register("batched", equality="as serial to rounding")
+@engines.register("batched")
 def batched(problem: Problem, *, workers: int = 0) -> Batched:
     """Many clients in one kernel; for small models and many clients.
 
@@ -57,6 +54,7 @@ class Batched(Serial):
     """Trains rows together; scores as the serial engine does."""
 
     name = "batched"
+    equality = "as serial to rounding"
     together = True
 
     def __init__(self, problem: Problem, workers: int = 1) -> None:
@@ -78,7 +76,7 @@ class Batched(Serial):
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block, group by group, and leave the rows' updates in `delta`."""
         began, loss = perf_counter(), torch.zeros(len(work))
-        for rows in self.pieces(self.problem, work, 1):
+        for rows in groups(self.problem, work, 1):
             self._together(work, delta, loss, rows)
         return Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
@@ -87,24 +85,11 @@ class Batched(Serial):
         if "_crew" in vars(self):
             self._crew.close()
 
-    @staticmethod
-    def pieces(problem: Problem, work: Work, workers: int) -> list[Tensor]:
-        """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
-        shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
-        for j, window in enumerate(work.windows or ()):
-            shapes.setdefault(window.units if window.extract else None, []).append(j)
-        found, most = list[Tensor](), at_once(problem, work)
-        for rows in shapes.values():
-            order = torch.tensor(rows, device=work.steps.device)
-            order = order[work.steps[order].argsort(descending=True, stable=True)]
-            found += order.tensor_split(-(-len(order) // most))
-        return found
-
     @torch.no_grad()
     def _together(self, work: Work, delta: Mat, loss: Tensor, rows: Tensor) -> None:
         """Rows of one network shape, by falling number of steps: all of them step at once."""
         problem, sgd = self.problem, work.sgd
-        assert isinstance(problem, Classification)
+        assert isinstance(problem, Supervised)
         cut, mask = windows(work, rows)
         stack = self._stack(work, int(rows[0]))
 
@@ -165,142 +150,26 @@ class Batched(Serial):
 
     def _stack(self, work: Work, row: int) -> Stack:
         problem = self.problem
-        assert isinstance(problem, Classification)
+        assert isinstance(problem, Supervised)
         window = work.windows[row] if work.windows is not None and work.windows[row].extract else None
         shape = None if window is None else window.units
         if shape not in self._stacks:
             module = problem.module if window is None else narrow(problem.module, problem.layout, window)
-            self._stacks[shape] = Dense(module) if type(module) is MLP else Vmapped(module)
+            self._stacks[shape] = stack_for(module, problem.shape, problem.task)
         return self._stacks[shape]
 
     @cached_property
     def _crew(self) -> Processes:
-        return Processes(self.problem, self.workers, kernel=Batched)
-
-
-class Stack(Protocol):
-    """Gradients of many models at once.
-
-    sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
-    """
-
-    sizes: list[int]
-
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """Write ∇ of Σ_i weight_i · cross-entropy_i for each row into `g`, and return its value."""
-        ...
-
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """Take the step `to` ← w − rate · ∇ at once, and return the value before it."""
-        ...
-
-
-class Dense:
-    """Softmax regression and perceptrons, written out: δ ← p − 1_y, and down the layers ∇W = δᵀ h, δ ← (δ W) ∘ act′."""
-
-    def __init__(self, module: MLP) -> None:
-        slots = Layout.of(module).slots
-        self.sizes, self.shapes, self.tanh = (
-            [s.numel for s in slots],
-            [s.shape for s in slots],
-            module.activation == "tanh",
-        )
-
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """One forward and one backward pass in batched products."""
-        losses, backward = self._pass(self._layers(w), x, y, weight)
-        for (matrix, bias), (back, h) in zip(reversed(self._layers(g)), backward, strict=True):
-            torch.bmm(back.mT, h, out=matrix)
-            torch.sum(back, 1, out=bias)
-        return losses
-
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """The same, added to the weights on the way: ∇W is never written down."""
-        before = self._layers(w)
-        after = before if to is w else self._layers(to)
-        losses, backward = self._pass(before, x, y, weight)
-        for old, new, (back, h) in zip(reversed(before), reversed(after), backward, strict=True):
-            back = back * rate[..., None]
-            torch.baddbmm(old[0], back.mT, h, alpha=-1, out=new[0])
-            torch.sub(old[1], back.sum(1), out=new[1])
-        return losses
-
-    def _pass(
-        self, layers: list[tuple[Tensor, Tensor]], x: Tensor, y: Tensor, weight: Tensor
-    ) -> tuple[Tensor, Iterator[tuple[Tensor, Tensor]]]:
-        """The losses, and for each layer from the last down its δ and its input: ∇W = δᵀ h, ∇b = Σ δ."""
-        inputs = [x.flatten(2)]
-        for matrix, bias in layers[:-1]:
-            z = affine(inputs[-1], matrix, bias)
-            inputs.append(z.tanh_() if self.tanh else z.relu_())
-        logits = affine(inputs[-1], *layers[-1]).mT.log_softmax(1)  # [rows, classes, batch]: several samples a vector
-        picked = y[:, None]
-        losses = -(logits.gather(1, picked)[:, 0] * weight).sum(1)
-        minus = torch.full_like(picked, -1, dtype=logits.dtype)
-        back = logits.exp_().scatter_add_(1, picked, minus).mul_(weight[:, None]).mT
-
-        def backward() -> Iterator[tuple[Tensor, Tensor]]:
-            delta = back
-            for (matrix, _), h in zip(reversed(layers), reversed(inputs), strict=True):
-                below = None if h is inputs[0] else torch.bmm(delta, matrix).mul_(1 - h * h if self.tanh else h > 0)
-                yield delta, h  # the layer may change now: the next δ is there already
-                if below is not None:
-                    delta = below
-
-        return losses.double(), backward()
-
-    def _layers(self, pieces: list[Mat]) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases of every row."""
-        views = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
-        return list(zip(views[::2], views[1::2], strict=True))
-
-
-def affine(h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
-    """h Wᵀ + b of every row; the product is faster with the smaller factor on the left."""
-    shape, narrow = h.shape[:2], matrix.shape[1] < h.shape[1]
-    if matrix.stride(0) == 0:  # all rows are one
-        h, matrix, bias = h.flatten(0, 1)[None], matrix[:1], bias[:1]
-    z = torch.bmm(matrix, h.mT).mT + bias[:, None] if narrow else torch.baddbmm(bias[:, None], h, matrix.mT)
-    return z.view(*shape, -1)
-
-
-class Vmapped:
-    """Any network, by `vmap` over the gradient of one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        layout = Layout.of(module)
-        self.sizes = [layout.size]
-
-        def loss(w: Vec, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            logits = torch.func.functional_call(module, layout.views(w), (x,))
-            value = (F.cross_entropy(logits, y, reduction="none") * weight).sum()
-            return value, value
-
-        self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
-
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of every row."""
-        with torch.enable_grad():
-            found, losses = self._gradient(w[0], x, y, weight)
-        g[0].copy_(found)
-        value: Tensor = losses.detach().double()
-        return value
-
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """The gradient, then the step."""
-        g = [torch.empty_like(to[0])]
-        losses = self.gradient(w, g, x, y, weight)
-        torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
-        return losses
+        return Processes(self.problem, self.workers, kernel=Batched, cut=groups)
 
 
 def unsupported(problem: Problem, work: Work) -> str:
     """Why this work cannot be batched; empty if it can."""
-    if not isinstance(problem, Classification):
+    if not isinstance(problem, Supervised):
         return "it trains networks, and this problem has none"
     if problem.layout.size != problem.layout.d:
         return "the network has buffers (BatchNorm) that change while it trains"
-    if not hasattr(problem.module, "embed"):
+    if problem.kernel != "dense" and not isinstance(problem.module, Network):
         return "a network of your own may draw random numbers of its own"
     if work.terms:
         return "the method adds terms to the loss"
@@ -311,9 +180,22 @@ def unsupported(problem: Problem, work: Work) -> str:
     return ""
 
 
+def groups(problem: Problem, work: Work, workers: int) -> list[Tensor]:
+    """Rows that fit together: of one network shape, by falling number of steps, not too many numbers at once."""
+    shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
+    for j, window in enumerate(work.windows or ()):
+        shapes.setdefault(window.units if window.extract else None, []).append(j)
+    found, most = list[Tensor](), at_once(problem, work)
+    for rows in shapes.values():
+        order = torch.tensor(rows, device=work.steps.device)
+        order = order[work.steps[order].argsort(descending=True, stable=True)]
+        found += order.tensor_split(-(-len(order) // most))
+    return found
+
+
 def at_once(problem: Problem, work: Work) -> int:
     """How many rows fit together."""
-    assert isinstance(problem, Classification)
+    assert isinstance(problem, Supervised)
     widest = problem.x[0].numel() * int(work.batch_size.max())
     return max(1, GROUP // max(problem.layout.size, widest))
 
@@ -331,13 +213,13 @@ def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
     return None, mask
 
 
-def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches(problem: Supervised, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Step by step, the batches of those still at work, padded to the largest: samples, labels, weights 1/size or 0."""
     index, sizes = plan(problem, work, rows)
     size = sizes[..., None].to(problem.dtype)
     weight = ((torch.arange(index.shape[2]) < size) / size).to(problem.device)
     index = index.to(problem.device)
-    y = problem.y.index_select(0, index.flatten()).view(index.shape)
+    y = problem.y.index_select(0, index.flatten()).unflatten(0, index.shape)
     raw = problem.x.new_empty(index[0].numel(), *problem.x.shape[1:])
     room = raw.new_empty(raw.shape, dtype=problem.dtype)
     for step, (live, widest) in enumerate(zip((sizes > 0).sum(1).tolist(), sizes.amax(1).tolist(), strict=True)):
@@ -348,11 +230,11 @@ def batches(problem: Classification, work: Work, rows: Tensor) -> Iterator[tuple
         yield x.unflatten(0, (live, widest)), y[now], weight[now]
 
 
-def plan(problem: Classification, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
+def plan(problem: Supervised, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Which samples are taken in each step, [steps, rows, batch], drawn as for the serial engine; and how many."""
     rows = rows.cpu()
     clients, epochs, batch = (x[rows].numpy() for x in (work.clients, work.epochs, work.batch_size))
-    first, size = problem.partition.offsets[clients].numpy(), problem.sizes[clients].numpy()
+    first, size = problem.partition.offsets[clients].numpy(), problem.clients.sizes[clients].numpy()
     shape = int(work.steps[rows].max()), len(rows), int(batch.max())
     drawn, shuffle = [], torch.Generator()
     for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):

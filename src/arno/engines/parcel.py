@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.local import Problem
+from ..core.contracts import Problem
 from ..core.work import SubModel, Work
 
 

@@ -15,7 +15,7 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -27,14 +27,15 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from ..core.local import Problem
+from ..core.contracts import Engine, Problem, added
+from ..core.serial import Serial
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
 from ..registry import load_target, loaded_targets
 from . import engines
 from .parcel import ask, pack, portable, span, unpack
-from .serial import Serial
+from .pieces import pieces
 
 #: A client that takes its worker down this often is given up.
 TRIES = 3
@@ -44,7 +45,16 @@ AWAKE = 0.005
 KNOWN = 2**23
 
 
-@engines.register("processes", equality="bit for bit as serial")
+#: Cuts the rows of a block into the pieces that a worker takes at a time.
+Cut = Callable[[Problem, Work, int], list[Tensor]]
+
+
+def by_steps(problem: Problem, work: Work, workers: int) -> list[Tensor]:
+    """Pieces of similar length in steps."""
+    return pieces(work.steps, workers)
+
+
+@engines.register("processes")
 def processes(problem: Problem, *, workers: int = 0, start: Literal["auto", "fork", "spawn"] = "auto") -> Processes:
     """Clients in parallel on the cores of this machine.
 
@@ -114,13 +124,17 @@ class Worker:
     windows: set[int] = field(default_factory=set)
 
 
-class Processes:
-    """The parent's side. `kernel` is the engine that the workers run."""
+class Processes(Engine):
+    """The parent's side. The workers run the engine `kernel`; `cut` says which rows a worker takes at a time."""
 
     name = "processes"
+    equality = "bit for bit as serial"
 
-    def __init__(self, problem: Problem, workers: int, start: str = "auto", kernel: type[Serial] = Serial) -> None:
+    def __init__(
+        self, problem: Problem, workers: int, start: str = "auto", kernel: type[Serial] = Serial, cut: Cut | None = None
+    ) -> None:
         self.problem, self._count, self._kernel = problem, workers, kernel
+        self._cut = cut or by_steps
         self._method = ("fork" if sys.platform == "linux" else "spawn") if start == "auto" else start
         self._context = multiprocessing.get_context(self._method)
         self._workers: list[Worker] = []
@@ -138,8 +152,8 @@ class Processes:
                     if (work := next(source, None)) is None:
                         break
                     flight.append(self._open(work))
-                    pieces = self._kernel.pieces(self.problem, work, self._count)
-                    todo.extend(Parcel(flight[-1], rows.tolist()) for rows in pieces)
+                    cut = self._cut(self.problem, work, self._count)
+                    todo.extend(Parcel(flight[-1], rows.tolist()) for rows in cut)
                 if not flight:
                     return
                 while flight[0].waiting:
@@ -153,21 +167,30 @@ class Processes:
                 block.slab.busy = False
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
-        """Scores of models on a split: a model per worker, or few models in pieces."""
+        """The scores of models on a split: a model per worker, or few models in pieces."""
         models = list(models)
         if len(models) < self._count:
-            return [self.problem.evaluate(w, split, self._tally) for w in models]
-        return self._map("evaluate", models, [(i, split) for i in range(len(models))])
+            return super().score(models, split)
+        found = self._map("total", models, [(i, split) for i in range(len(models))])
+        return [self.problem.scores(torch.from_numpy(tally)) for tally in found]
+
+    def tally(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a split, whose pieces the workers score."""
+        found = self._map("tally", [w], [(0, split, *piece) for piece in self.problem.pieces(split)])
+        return added(map(torch.from_numpy, found))
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
-        """The mean loss of `w` on each client's own data, the clients dealt to the workers."""
-        pieces = [piece for piece in clients.chunk(self._count) if len(piece)]
-        found = self._map("losses", [w], [(0, piece.numpy()) for piece in pieces])
-        return torch.cat([torch.from_numpy(losses) for losses in found])
+        """The mean loss of `w` on the data of each client; every worker takes some of the clients."""
+        return self._losses("losses", w, clients)
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
-        """The scores of a round's record, the samples dealt to the workers."""
-        return self.problem.report(w, clients, self._tally)
+    def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of it from one mini-batch of each client."""
+        return self._losses("batch_losses", w, clients, batch_size, rest=(seed, t))
+
+    def _losses(self, what: str, w: Vec, *columns: Tensor, rest: tuple[int, ...] = ()) -> Tensor:
+        pieces = zip(*(column.chunk(self._count) for column in columns), strict=True)
+        found = self._map(what, [w], [(0, *(column.numpy() for column in piece), *rest) for piece in pieces])
+        return torch.cat([torch.from_numpy(losses) for losses in found])
 
     def close(self) -> None:
         """End the workers."""
@@ -181,10 +204,6 @@ class Processes:
                 worker.process.kill()
                 worker.process.join()
         self._workers = []
-
-    def _tally(self, w: Vec, split: str, pieces: Sequence[tuple[int, int]]) -> list[Any]:
-        found = self._map("tally", [w], [(0, split, *piece) for piece in pieces])
-        return [(torch.from_numpy(counts), losses) for counts, losses in found]
 
     def _start(self) -> None:
         while len(self._workers) < self._count:

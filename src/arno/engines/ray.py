@@ -25,8 +25,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.local import Problem
-from ..core.work import Result, Vec, Work
+from ..core.contracts import Engine, Problem, added
+from ..core.serial import Serial
+from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
 from ..registry import load_target, loaded_targets
@@ -37,7 +38,6 @@ from .auto import choose
 from .batched import Batched
 from .parcel import ask, pack, portable, unpack
 from .remote_table import WorkerTable
-from .serial import Serial
 
 #: A client that was lost with its worker this often is given up.
 TRIES = 3
@@ -49,7 +49,7 @@ SHARED = 2**16
 LIGHT = 100_000
 
 
-@engines.register("ray", equality="bit for bit as serial")
+@engines.register("ray")
 def ray_engine(
     problem: Problem,
     *,
@@ -94,7 +94,7 @@ class Block:
 Piece = tuple[Block, list[int]]  #: some rows of a block
 
 
-class RayEngine:
+class RayEngine(Engine):
     """The driver's side."""
 
     def __init__(self, problem: Problem, ray: Ray, workers: int, sums: bool, timeout: float) -> None:
@@ -107,7 +107,7 @@ class RayEngine:
         self.equality = f"as serial to rounding, by {self._count} workers" if sums else "bit for bit as serial"
         self.name = f"ray ({self._count} workers{', reduce=worker: ' + self.equality if sums else ''})"
 
-    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
         """Train blocks, enough of them in flight to keep everybody busy; yields them in order."""
         self._actors.start()
         if self.sums:
@@ -137,21 +137,31 @@ class RayEngine:
                 self._actors.close()
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
-        """Scores of models on a split: a model per worker, or few models in pieces."""
+        """The scores of models on a split: a model per worker, or few models in pieces."""
         models = list(models)
-        if len(models) < self._count and hasattr(self.problem, "tally"):
-            return [self.problem.evaluate(w, split, self._tally) for w in models]
-        return self._map([Call("ask", ("evaluate", w.numpy(), split)) for w in models])
+        if len(models) < self._count:
+            return super().score(models, split)
+        found = self._map([Call("ask", ("total", w.numpy(), split)) for w in models])
+        return [self.problem.scores(torch.tensor(tally)) for tally in found]
+
+    def tally(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a split, whose pieces the workers score."""
+        shared = _put(w)
+        found = self._map([Call("ask", ("tally", shared, split, *piece)) for piece in self.problem.pieces(split)])
+        return added(map(torch.tensor, found))
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
-        """The mean loss of `w` on each client's own data, the clients dealt to the workers."""
-        pieces, shared = [piece for piece in clients.chunk(self._count) if len(piece)], _put(w)
-        found = self._map([Call("ask", ("losses", shared, piece.numpy())) for piece in pieces])
-        return torch.cat([torch.tensor(losses) for losses in found])
+        """The mean loss of `w` on the data of each client; every worker takes some of the clients."""
+        return self._losses("losses", w, clients)
 
-    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
-        """The scores of a round's record, the samples dealt to the workers."""
-        return self.problem.report(w, clients, self._tally)
+    def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of it from one mini-batch of each client."""
+        return self._losses("batch_losses", w, clients, batch_size, rest=(seed, t))
+
+    def _losses(self, what: str, w: Vec, *columns: Tensor, rest: tuple[int, ...] = ()) -> Tensor:
+        pieces, shared = zip(*(column.chunk(self._count) for column in columns), strict=True), _put(w)
+        found = self._map([Call("ask", (what, shared, *(c.numpy() for c in piece), *rest)) for piece in pieces])
+        return torch.cat([torch.tensor(losses) for losses in found])
 
     def table(self, n: int, seen: int, like: Vec) -> WorkerTable:
         """A row per client in the memory of the cluster (`state=workers`); refused where it cannot fit."""
@@ -170,11 +180,6 @@ class RayEngine:
         self._actors.close()
         self._problem = None
         self._ray.close()
-
-    def _tally(self, w: Vec, split: str, pieces: Sequence[tuple[int, int]]) -> list[Any]:
-        shared = _put(w)
-        found = self._map([Call("ask", ("tally", shared, split, *piece)) for piece in pieces])
-        return [(torch.tensor(counts), losses) for counts, losses in found]
 
     def _hire(self) -> Any:
         import ray
@@ -258,7 +263,7 @@ class RayEngine:
                 self._again(block, rows, True, f"its result was lost ({type(error).__name__})", todo)
         return None if block.waiting else block.delta
 
-    def _summed(self, works: Sequence[Work]) -> Iterator[tuple[Work, Result]]:
+    def _summed(self, works: Sequence[Work]) -> Iterator[tuple[Work, SumResult]]:
         """One sum per worker: who adds what follows from the cohort and the number of workers alone."""
         if not works:
             return
@@ -274,10 +279,8 @@ class RayEngine:
             for (b, rows), column in zip(call.what.items(), call.answer, strict=True):
                 columns[b].numpy()[:, rows] = column
         for b, (work, (loss, seconds, norm)) in enumerate(zip(works, columns, strict=True)):
-            notes = {"delta_norm": norm, "delta_cosine": torch.full_like(norm, torch.nan)}
-            notes["uploaded"] = torch.full((len(work),), len(total))
             mine = total if b == len(works) - 1 else torch.zeros_like(total)
-            yield work, Result(work.start[:, :0], loss, seconds, (), notes, mine)
+            yield work, SumResult(mine, loss, seconds, norm, len(total))
 
     def _heavy(self, call: Call) -> Any:
         """What an answered call left on its node; made again if that node is gone."""

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from .grid import Cell, cells
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..core.contracts import Problem
 
 #: Keys of the comparison itself; every other one is a setting of its runs.
 OWN = ("out", "target", "metric", "test")
@@ -77,6 +80,7 @@ def study(
     alone = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]  # cells share the cores
     grid = cells([*alone, "eval.clients=true", *words])
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
+    check_metric(own, resolved[0])
     began = perf_counter()
     with alone_in(out):
         todo = [i for i, config in enumerate(resolved) if not over(config, retry)]
@@ -106,14 +110,27 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             rest.append(word)
     if not isinstance(own["target"], int | float | None) or isinstance(own["target"], bool):
         raise ArnoError(f"target = {own['target']}", "it must be a number", "try target=0.9")
-    metric = str(own["metric"] or "test_f1")
-    if metric in ("accuracy", "f1", "loss"):
-        raise ArnoError(f"metric = {metric}", "of which data?", f"write metric=test_{metric}")
-    if metric.endswith(("accuracy", "f1")) and own["target"] is not None and not 0 < own["target"] <= 1:
-        raise ArnoError(f"target = {own['target']}", f"{metric} lies between 0 and 1", "try target=0.9")
     if own["test"] not in (None, "t", "wilcoxon"):
         raise unknown("test", str(own["test"]), ["t", "wilcoxon"])
     return own, rest
+
+
+def check_metric(own: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Refuse a metric that the problem does not record, and a target outside its range, before anything is trained."""
+    if own["metric"] is None and own["target"] is None:
+        return
+    problem: Problem = configs.registry("problem").build(config["problem"], config)
+    known = {metric.name: metric for metric in problem.metrics}
+    name = str(own["metric"] or problem.metrics[0].name)
+    split = next((found for found in known if found.removeprefix("test_") == name), None)
+    if name not in known and split:
+        raise ArnoError(f"metric = {name}", "of which data?", f"write metric={split}")
+    if name not in known and get_close_matches(name, known, 1, 0.8):
+        raise unknown("metric", name, known)  # any other name may be a column that the method records
+    metric, target = known.get(name), own["target"]
+    if metric is not None and target is not None and not metric.low <= target <= metric.high:
+        rule = f"{metric.label} lies between {metric.low:g} and {metric.high:g}"
+        raise ArnoError(f"target = {target:g}", rule, "choose a target in that range")
 
 
 def resolve(grid: Sequence[Cell]) -> Iterator[dict[str, Any]]:
@@ -139,7 +156,7 @@ def over(config: Mapping[str, Any], retry: bool) -> bool:
             done, earlier = True, json.loads((folder / FAILURE).read_text())["config"]
     except (OSError, ValueError, KeyError, ArnoError):
         return False
-    odd = configs.differences(earlier, config)
+    odd = configs.differences(configs.current(earlier), config)
     odd += [f"rounds: {earlier.get('rounds')} → {config['rounds']}"] * (earlier.get("rounds") != config["rounds"])
     if odd:
         raise ArnoError(f"{folder} was run with {'; '.join(odd)}", "a cell keeps its settings", "choose another out=")
@@ -213,7 +230,7 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
 def _words(settings: Mapping[str, Any]) -> list[str]:
     """Keywords as on the command line."""
     words = []
-    for key, value in configs._flat(settings):
+    for key, value in configs.flat(settings):
         several = value if isinstance(value, list | tuple | range) else [value]
         words.append(f"{key}={','.join(configs.written(each) for each in several)}")
     return words

@@ -9,12 +9,14 @@ import json
 import os
 import threading
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, TextIO
 
 from ..analysis.comparison import FAILURE
+from ..core.metric import Metric
 from ..errors import ArnoError, Diverged
 from ..runs.progress import Progress, Quiet
 
@@ -69,7 +71,7 @@ class Told(Quiet):
     def __init__(self, events: TextIO) -> None:
         self.events, self.total, self.last = events, 0, 0.0
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """Note how many there are."""
         self.total = rounds
 

@@ -1,1 +1,4 @@
-"""How outputs and gradients of a network are computed."""
+"""How the outputs and the gradient of a network are computed. `choose` is the only entrance.
+
+A kernel is chosen by what a network computes, never by its name or class.
+"""

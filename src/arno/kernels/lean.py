@@ -1,14 +1,17 @@
-"""The same network with less work on a CPU: for the copies that train and score, never for the one that was given.
+"""The same network with less work on a CPU: for the copies that train and score, never for the given module.
 
 - In a network that is an `nn.Sequential`, ReLU moves behind the max-pooling that follows it: the same function with the
   same gradients, on fewer numbers.
+- In a chain, a convolution whose output goes through pooling and ReLU into the next convolution gets filters of zeros
+  up to a multiple of eight: a vector register holds eight numbers, so pooling six channels takes longer than eight.
 - The weights' gradient of a wide convolution is one matrix product per few images, which stay in the cache: in
-  channels_last, torch's own kernel for it reaches half the speed of its other kernels (with AVX2; with AVX-512 it is
-  the faster one and is kept).
+  channels_last, torch's own kernel for it reaches half the speed of its other kernels (with AVX2; with AVX-512 torch's
+  kernel is faster and is kept).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,16 +19,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .chain import Step
+
 #: Convolutions are wide from so many channels (in, out) on; measured, narrower ones gain nothing.
 WIDE = (32, 64)
 #: Numbers of unfolded images in one product.
 UNFOLDED = 2**18
 
 
-def lean(module: nn.Module, avx512: bool | None = None) -> nn.Module:
-    """Change `module`, whose images come in channels_last, and return it."""
+def lean(module: nn.Module, chain: Sequence[Step] | None = None, avx512: bool | None = None) -> nn.Module:
+    """Change `module`, whose images come in channels_last, and return it; `chain` are its layers, where known."""
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512" if avx512 is None else avx512
     _pool_first(module)
+    _pad_filters(module, chain or ())
     for part in module.modules():
         if not avx512 and type(part) is nn.Conv2d and _suits(part):
             part.__class__ = Wide
@@ -33,7 +39,7 @@ def lean(module: nn.Module, avx512: bool | None = None) -> nn.Module:
 
 
 def _pool_first(module: nn.Module | None) -> None:
-    """In sequences within sequences only: any other module may take a layer's output out of the middle."""
+    """Only in nested sequences: any other module may use the output of a layer in the middle."""
     if type(module) is not nn.Sequential:
         return
     layers = module._modules
@@ -44,18 +50,49 @@ def _pool_first(module: nn.Module | None) -> None:
         _pool_first(layer)
 
 
+def _pad_filters(module: nn.Module, chain: Sequence[Step]) -> None:
+    """Pad the filters of convolutions that feed another convolution."""
+    convs = [module.get_submodule(step.name) for step in chain if step.kind == "conv"]
+    if not any(len(conv.weight) % 8 for conv in convs[:-1]):  # type: ignore[arg-type]
+        return
+    for conv in convs:
+        conv.__class__ = Padded if conv is not convs[-1] else Unpadded
+
+
+class Unpadded(nn.Conv2d):
+    """A convolution that takes more channels than it has weights for; the further channels are zeros."""
+
+    padded = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution, with zero weights for the further channels and zero filters up to a multiple of eight."""
+        before = x.shape[1] - self.weight.shape[1]
+        more = -len(self.weight) % 8 if self.padded else 0
+        if not more and not before:
+            return super().forward(x)
+        assert self.bias is not None
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, before, 0, more))
+        return F.conv2d(x, weight, F.pad(self.bias, (0, more)), self.stride, self.padding)
+
+
+class Padded(Unpadded):
+    """The same with filters of zeros up to a multiple of eight."""
+
+    padded = True
+
+
 def _suits(conv: nn.Conv2d) -> bool:
-    """Whether it is wide, and as plain as `Convolution` takes it."""
+    """Whether it is wide, and has the settings that `Convolution` computes."""
     plain = conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
     still = set(conv.stride) == set(conv.dilation) == {1} and max(conv.kernel_size) > 1
     return plain and still and conv.in_channels >= WIDE[0] and conv.out_channels >= WIDE[1]
 
 
 class Wide(nn.Conv2d):
-    """A convolution with a gradient of its own."""
+    """A convolution whose gradient is `Convolution`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers as its parent's."""
+        """The same numbers as those of `nn.Conv2d`."""
         if not torch.is_grad_enabled() or not x.is_contiguous(memory_format=torch.channels_last):
             return super().forward(x)
         return Convolution.apply(x, self.weight, self.bias, self.padding)  # type: ignore[no-any-return, no-untyped-call]
@@ -76,7 +113,7 @@ class Convolution(torch.autograd.Function):
         """Of input, weight and bias."""
         x, weight = ctx.saved_tensors
         (delta,) = deltas
-        own = not torch.is_grad_enabled()  # a graph of the gradient is torch's business
+        own = not torch.is_grad_enabled()  # torch makes the graph of a gradient of the gradient
         dx, dw, db = torch.ops.aten.convolution_backward(
             delta, x, weight, [len(weight)], [1, 1], ctx.padding, [1, 1], False, [0, 0], 1,
             (ctx.needs_input_grad[0], not own, not own and ctx.biased),

@@ -1,78 +1,100 @@
-"""The gradient of a narrow convolutional network, written out: convolutions as products with banded matrices.
+"""Narrow convolutional networks: the gradient written out, convolutions as products with banded matrices.
 
 A strip of s columns in a row of a convolution's output depends on k rows and s + k − 1 columns of its input. With these
 as a row of P, and a one for the bias, the strip is a row of Z = P T, where T holds the filters s times, each copy one
-pixel further than the one before it, among zeros; then ∇T = Pᵀ δ and ∇P = δ Tᵀ. About half of T is zeros, but the
-products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z lie apart, so that
-2×2 max-pooling is the larger of two halves, twice.
+pixel further than the copy before it, and zeros elsewhere; then ∇T = Pᵀ δ and ∇P = δ Tᵀ. About half of T is zeros, but
+the products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z lie apart, so that
+2×2 max-pooling is the maximum of two halves, twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from ..core.layout import Layout
-from ..models.convolutional import ConvNet
-from ..models.linear import Backprop
+from ..tasks.task import Task
+from .chain import Step
+from .dense import Layers, activation_of
+from .kernel import Kernel
 
-#: A strip is at most so many numbers wide: wider ones have more zeros, narrower ones make shorter products.
+#: A strip is at most so many numbers wide: wider strips have more zeros, narrower ones make shorter products.
 STRIP = 64
 #: Images whose strips fit into a core's cache together.
 FEW = 64
 
 
-def suits(module: nn.Module, shape: Sequence[int]) -> TypeGuard[ConvNet]:
-    """Whether a network's convolutions are narrow, without padding, and fill whole pools on images of this shape."""
-    if type(module) is not ConvNet:
-        return False
-    sides, fits = list(shape[1:]), True
-    for conv in module.convs:
-        assert isinstance(conv, nn.Conv2d)
-        sides = [side - k + 1 for side, k in zip(sides, conv.kernel_size, strict=True)]
-        fits &= conv.padding == (0, 0) and len(conv.weight) <= STRIP // 2 and not any(side % 2 for side in sides)
-        sides = [side // 2 for side in sides]
-    return fits
+def suits(module: nn.Module, chain: Sequence[Step], shape: Sequence[int]) -> bool:
+    """Whether a chain is narrow convolutions, each with pooling and ReLU, then a perceptron with ReLU.
 
-
-class ConvBackprop:
-    """The gradient of the mean cross-entropy of a `ConvNet` that `suits`, on images [n, *shape] in channels_last.
-
-    Weights are read from the flat buffer `w`, gradients are written into `g`; without it there are only `logits`.
+    The convolutions must fill whole pools on images of this shape.
     """
+    convs, dense = split(chain)
+    if not convs or len(shape) != 3 or not dense or dense[0].kind != "flatten":
+        return False
+    if activation_of(dense) not in ("", "relu"):
+        return False
+    sides = list(shape[1:])
+    for step in convs:
+        weight = module.get_submodule(step.name).weight
+        assert isinstance(weight, Tensor)
+        sides = [side - k + 1 for side, k in zip(sides, weight.shape[2:], strict=True)]
+        if len(weight) > STRIP // 2 or any(side % 2 or side < 2 for side in sides):
+            return False
+        sides = [side // 2 for side in sides]
+    return True
 
-    def __init__(self, module: ConvNet, shape: Sequence[int], w: Tensor, g: Tensor | None = None) -> None:
-        of, into = (Layout.of(module).views(buffer) for buffer in (w, w if g is None else g))
+
+def split(chain: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """The convolutions that are followed by pooling and ReLU in either order, and the rest of the chain."""
+    convs, at = [], 0
+    while [step.kind for step in chain[at : at + 3]] in (["conv", "pool", "relu"], ["conv", "relu", "pool"]):
+        convs.append(chain[at])
+        at += 3
+    return convs, list(chain[at:])
+
+
+class ConvStrips(Kernel):
+    """A network that `suits`, on images in channels_last."""
+
+    name = "strips"
+
+    def __init__(
+        self, module: nn.Module, task: Task, chain: Sequence[Step], shape: Sequence[int], trains: bool = True
+    ) -> None:
+        super().__init__(module, task, trains)
+        convs, dense = split(chain)
+        of, into = self.layout.views(self.w), self.layout.views(self.g if trains else self.w)
         self.convs: list[Strips] = []
-        for name in (f"convs.{i}" for i in range(len(module.convs))):
+        for name in (step.name for step in convs):
             views = (of[f"{name}.weight"], of[f"{name}.bias"], into[f"{name}.weight"], into[f"{name}.bias"])
             self.convs.append(Strips(*views, *(self.convs[-1].out if self.convs else shape[1:])))
-        self.dense = Backprop(module, w, g)
+        self.dense = Layers(self.layout, dense, self.w, self.g if trains else self.w)
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Write the gradient and return the loss."""
+    def outputs(self, x: Tensor) -> Tensor:
+        """The last layer's; a few images at a time, which stay in the cache."""
+        return torch.cat([self.dense.outputs(self.embed(some).flatten(1)) for some in x.split(FEW)])
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """One pass forward and one back."""
         h = self.embed(x)
+        inputs: list[Tensor] = []
         flat = h.flatten(1)
-        loss = self.dense(flat, y, below=(delta := torch.empty_like(flat)))
-        delta = delta.view(h.shape).permute(0, 2, 3, 1).contiguous()
+        loss, delta = self.task.gradient(self.dense.outputs(flat, inputs), y)
+        self.dense.backward(delta, inputs, below := torch.empty_like(flat))
+        delta = below.view(h.shape).permute(0, 2, 3, 1).contiguous()
         for conv in reversed(self.convs[1:]):
             delta = conv.backward(delta)
         self.convs[0].weights(delta)
         return loss
 
     def embed(self, x: Tensor) -> Tensor:
-        """What the last convolution says, [n, channels, height, width]."""
+        """The output of the last convolution, [n, channels, height, width]."""
         x = x.permute(0, 2, 3, 1)
         for conv in self.convs:
             x = conv.forward(x)
         return x.permute(0, 3, 1, 2)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """What the last layer says; a few images at a time, which stay in the cache."""
-        return torch.cat([self.dense.logits(self.embed(some).flatten(1)) for some in x.split(FEW)])
 
 
 class Strips:

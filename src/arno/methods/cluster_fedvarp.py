@@ -93,12 +93,13 @@ class ClusterVarp(Part):
             raise ArnoError(f"method.clusters = {self.clusters}", f"it must be between 1 and the {fed.n} clients", "")
         if self.by == "random":
             return torch.randperm(fed.n, generator=stream(fed.seed, "clusters")) % self.clusters
-        histograms = getattr(fed.problem, "label_shares", None)
-        if histograms is None:
+        counts = fed.problem.label_counts()
+        if counts is None:
             raise ArnoError("method.by = labels", "this problem has no labels", "use method.by=random")
+        shares = counts.double() / counts.sum(1, keepdim=True)
         from sklearn.cluster import KMeans
 
         kmeans = KMeans(self.clusters, n_init=4, random_state=key(fed.seed, "clusters") % 2**32)
-        found = torch.from_numpy(kmeans.fit_predict(histograms().numpy())).long()
+        found = torch.from_numpy(kmeans.fit_predict(shares.numpy())).long()
         used: Tensor = found.unique(return_inverse=True)[1]  # k-means may leave a cluster empty
         return used

@@ -45,7 +45,7 @@ class Nova(Part):
 
     def start(self, fed: Federation) -> None:
         """Momentum and a proximal term together have no closed form."""
-        self._proximal = any(type(part).__name__ == "Proximal" for part in fed.parts)
+        self._proximal = any("proximal" in part.roles for part in fed.parts)
         if fed.local.sgd.momentum and self._proximal:
             raise ArnoError(
                 "FedNova with momentum and a proximal term", "a_k is known for one or the other", "leave one out"

@@ -13,6 +13,7 @@ the work of each client is set by `local.epochs`, which may differ per client.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..core.federation import Federation
 from ..core.part import Part
@@ -43,6 +44,7 @@ class Proximal(Part):
     """Adds μ_k (w_k − start) to every local gradient."""
 
     mu: PerClient = 0.01
+    roles: ClassVar[frozenset[str]] = frozenset({"proximal"})
 
     def start(self, fed: Federation) -> None:
         """Draw μ_k where it differs per client."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from ..core.part import Part
 from ..core.work import Work
 from ..errors import ArnoError
 from ..models.network import Network
-from ..problems.classification import Classification, View
+from ..problems.supervised import Supervised, View
 from . import methods, parts
 
 Loss = Literal["relaxed", "supcon", "align"]
@@ -94,6 +94,7 @@ class RelaxedContrast(Part):
     weight_contrastive: float = 1.0
     weight_penalty: float = 1.0
     levels: tuple[int, ...] = ()
+    roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
         """Refuse settings and networks that the term cannot work with."""
@@ -103,6 +104,10 @@ class RelaxedContrast(Part):
             given = f"method.positives = {self.positives}, method.negatives = {self.negatives}"
             raise ArnoError(given, "each must be at least 1", "the paper takes 1 and 2")
         count = count_levels(fed)
+        if self.loss != "align" and isinstance(fed.problem, Supervised) and not fed.problem.task.classes:
+            raise ArnoError(
+                f"FedRCL on task {fed.problem.task.name}", "it contrasts classes", "use method.loss=align, or MOON"
+            )
         if self.loss != "align" and not count:
             raise ArnoError("FedRCL on this model", "it has no feature levels", "try model=mlp, or method.loss=align")
         if wrong := [level for level in self.levels if not 0 <= level < count]:
@@ -209,14 +214,15 @@ def similarities(levels: Sequence[Tensor]) -> Tensor:
 def count_levels(fed: Federation) -> int:
     """How many feature levels the network has."""
     problem = fed.problem
-    if not isinstance(problem, Classification) or not isinstance(problem.module, Network):
+    if not isinstance(problem, Supervised) or not isinstance(problem.module, Network):
         raise ArnoError(
             "FedRCL on this model", "it needs the feature levels of a network of Arno's kind", "subclass Network"
         )
     found: list[Tensor] = []
     with torch.no_grad():
         network = problem.model(fed.w)
-        network.embed(problem.inputs(problem.x[:1]), found)  # type: ignore[operator]
+        assert isinstance(network, Network)
+        network.embed(problem.inputs(problem.x[:1]), found)
     return len(found)
 
 

@@ -24,27 +24,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..core.federation import Engine, Federation
+from ..core.contracts import Engine
+from ..core.federation import Federation
+from ..core.metric import Metric
 from ..core.part import Ids, Part
 from ..core.seeds import stream
 from ..core.work import Mat, Result, Vec, Work
-from ..errors import ArnoError
+from ..errors import ArnoError, unknown
+from ..panels import Chart, HeatMap, Panel, Records, curves_of, messages, panels
+from ..problems.supervised import Supervised
 from . import methods, parts
 
 if TYPE_CHECKING:
-    from ..panels.panel import Panel
-    from ..runs.run import RunResult
+    import pandas as pd
 
 Order = Literal["score", "random", "reverse", "fixed"]
-Metric = Literal["f1", "accuracy", "neg_loss"]
 
-NAMES = {"f1": "F1", "accuracy": "accuracy", "neg_loss": "−loss"}
 #: Local SGD of the seeds: E_local = 5, η = 0.01, weight decay 1e-4, no momentum.
 DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
 
@@ -61,7 +62,7 @@ def lorenzo(
     patience: int | None = 10,
     delta: float = 0.001,
     order: Order = "score",
-    metric: Metric = "f1",
+    metric: str | None = None,
     with_global: bool = True,
     min_batches: float = 2.0,
 ) -> list[Part]:
@@ -71,7 +72,8 @@ def lorenzo(
     patience: P, rounds without a better global model until the run stops; null: never.
     delta: δ, how much better is better.
     order: who trains first: by score, random, reverse (worst score first), fixed (by id).
-    metric: what a model is scored by on the balanced validation set.
+    metric: the task's metric by which models are scored on the balanced validation set; null: the task's first one
+        (F1 for classes). A metric of which less is better, such as loss, weighs a model by 1 / (1 + value).
     with_global: whether the global model is part of the clients' starts.
     min_batches: clients with fewer samples than this many batches are left out.
 
@@ -84,34 +86,34 @@ def lorenzo(
 @parts.register("lorenzo")
 @dataclass
 class Lorenzo(Part):
-    """The history H with its scores S, the `ranked` schedule, the global mean, early stopping and the best model."""
+    """The history H with its scores S, the order of training, the global mean, early stopping and the best model."""
 
     bootstrap_epochs: int = 1
     patience: int | None = 10
     delta: float = 0.001
     order: Order = "score"
-    metric: Metric = "f1"
+    metric: str | None = None
     with_global: bool = True
     min_batches: float = 2.0
-    roles: ClassVar[frozenset[str]] = frozenset({"schedule", "mean", "server"})
+    roles: ClassVar[frozenset[str]] = frozenset({"order", "mean", "server"})
+    first_round: ClassVar[int] = -1
 
     def start(self, fed: Federation) -> None:
         """FilterClients; nobody has trained yet, and the next round is round 0."""
-        self._refuse(fed)
+        self._score = Score(self.metric, self._checked(fed))
         everybody = torch.arange(fed.n)
         least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[everybody]
-        self._fed, self._clients = fed, everybody[fed.problem.sizes.cpu() >= least]
+        self._fed, self._clients = fed, everybody[fed.clients.sizes.cpu() >= least]
         if not len(self._clients):
             raise ArnoError(
-                f"no client has {self.min_batches:g} batches (the largest has {int(fed.problem.sizes.max())} samples)",
+                f"no client has {self.min_batches:g} batches (the largest has {int(fed.clients.sizes.max())} samples)",
                 "Lorenzo leaves smaller clients out and needs at least one",
                 "lower local.batch_size, clients or method.min_batches",
             )
-        fed.t, fed.schedule = -1, self.ranked
         self.H = fed.w.repeat(len(self._clients), 1)
         self.S = torch.zeros(len(self._clients), dtype=torch.float64)
         self.s_g = 0.0
-        self.best, self.best_score, self.best_round, self.waited = fed.w.clone(), float("-inf"), 0, 0
+        self.best, self.best_score, self.best_round, self.waited = fed.w.clone(), -inf, 0, 0
 
     def select(self, ids: Ids, t: int) -> Ids:
         """𝒦, everybody who is large enough."""
@@ -132,17 +134,17 @@ class Lorenzo(Part):
         if work.round >= 0:
             return work
         epochs = torch.full_like(work.epochs, self.bootstrap_epochs)
-        steps = self._fed.problem.steps(work.clients, epochs, work.batch_size)
+        steps = self._fed.clients.steps(work.clients, epochs, work.batch_size)
         return replace(work, epochs=epochs, steps=steps.to(work.steps))
 
-    def ranked(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """The schedule: round 0 in parallel, every other round one client after the other."""
+    def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Round 0 in parallel, every other round one client after the other."""
         return self.bootstrap(engine, works) if self._fed.t < 0 else self.sequential_pass(engine, works)
 
     def bootstrap(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """H[k] ← train(W_g, k, E_boot);  S[k] ← F1(H[k])."""
         self._fed.watch(f"bootstrap: {len(self._clients)} clients train in parallel")
-        trained = list(engine.train(works))
+        trained = [(work, rows(out)) for work, out in engine.train(works)]
         self.H = torch.cat([models(work, out) for work, out in trained])
         self.S = self.scores(self.H)
         alone = torch.tensor([0.0] * len(self.H) + [1.0])
@@ -152,17 +154,18 @@ class Lorenzo(Part):
 
     def sequential_pass(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Conservative Jacobi–Seidel: H becomes C row by row, and every start is the mean of what is newest."""
-        w, rows = self._fed.w, [(work, j) for work in works for j in range(len(work))]
-        newest = Mean([*self.H, w], [*self.weights(), self.weight(self.s_g) if self.with_global else None])
+        w, everyone = self._fed.w, [(work, j) for work in works for j in range(len(work))]
+        newest = Mean([*self.H, w], [*self.weights(), self._score.weight(self.s_g) if self.with_global else None])
         for rank, i in enumerate(self.ranking(), 1):
-            work, j = rows[i]
+            work, j = everyone[i]
             work = replace(work.rows(torch.tensor([j])), start=newest.value()[None])
             shares, before = newest.shares(), self.S[i].clone()
-            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(rows)}, score {before:.4f}")
-            [(work, out)] = engine.train([work])
+            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(everyone)}, score {before:.4f}")
+            [(work, answer)] = engine.train([work])
+            out = rows(answer)
             C = models(work, out)
             s = self.scores(C)
-            newest.exchange(i, self.H[i], C[0], self.weight(float(s)))
+            newest.exchange(i, self.H[i], C[0], self._score.weight(float(s)))
             self.H[i], self.S[i] = C[0], s[0]
             out.delta[:, self._fed.layout.d :] = (C - w)[:, self._fed.layout.d :]  # buffers: towards the global model
             yield work, noted(out, s, rank=rank, score_before=before, start_weights=shares)
@@ -171,20 +174,30 @@ class Lorenzo(Part):
         """W_g ← Aggregate(C, S)."""
         return Mean([*self.H], self.weights()).value() - self._fed.w
 
-    def record(self) -> dict[str, float]:
+    def record(self, w: Vec, t: int) -> dict[str, float]:
         """f ← F1(W_g): a new best, or one round less of patience."""
-        self.s_g = float(self.scores(self._fed.w[None]))
+        self.s_g = float(self.scores(w[None]))
         if self.s_g > self.best_score + self.delta:
-            self.best, self.best_score, self.best_round = self._fed.w.clone(), self.s_g, self._fed.t + 1
+            self.best, self.best_score, self.best_round = w.clone(), self.s_g, t + 1
             self.waited = 0
         else:
             self.waited += 1
-        scores = {f"balanced_{self.metric}": self.s_g, f"best_{self.metric}": self.best_score}
+        name = self._score.name
+        scores = {f"balanced_{name}": self.s_g, f"best_{name}": self.best_score}
         return scores | {"patience": self.waited, "evaluations": self._evaluations}
 
-    def done(self) -> str:
+    def stop(self) -> str:
         """Early stopping."""
         return "Early stopping triggered." if self.patience is not None and self.waited >= self.patience else ""
+
+    def best_model(self) -> tuple[Vec, int]:
+        """W_best and its round."""
+        return self.best, self.best_round
+
+    def final(self, w: Vec) -> dict[str, float]:
+        """W_best, the last W_g and every H[k] on the test data."""
+        names = ["Best Model", "Global Model", *(f"Client {k}" for k in self._clients.tolist())]
+        return dict(zip(names, self._evaluate([self.best, w, *self.H], "test"), strict=True))
 
     def scores(self, models: Mat) -> Tensor:
         """Evaluate: one score per model on the balanced validation set, counted."""
@@ -200,65 +213,23 @@ class Lorenzo(Part):
         sign = {"score": -1, "reverse": 1, "fixed": 0}[self.order]
         return sorted(range(len(S)), key=lambda i: sign * S[i])
 
-    def weight(self, score: float) -> float:
-        """What a score counts in a mean."""
-        return 1 / (1 - score) if self.metric == "neg_loss" else score
-
     def weights(self) -> list[float]:
         """The weights of H."""
-        return [self.weight(score) for score in self.S.tolist()]
-
-    def lines(self) -> list[str]:
-        """What the seeds print."""
-        name, t = NAMES[self.metric], self._fed.t
-        counted = f"({self._evaluations} evaluations)"
-        if t == 0:
-            lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={self.s_g:.4f} {counted}"]
-        else:
-            lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={self.s_g:.4f} {counted}"]
-            if self.waited:
-                limit = f" Patience: {self.waited} / {self.patience}" if self.patience is not None else ""
-                lines.append("No improvement." + limit)
-            else:
-                lines.append(f"New best {name}. Patience reset.")
-        lines += [self.done()] if self.done() else []
-        if self.done() or t == self._fed.rounds:
-            lines += [
-                "--- Final Test Results ---",
-                f"Evaluating best model ({name}: {self.best_score:.4f}, round {self.best_round}) on Test Set...",
-            ]
-        return lines
-
-    def close(self, fed: Federation) -> dict[str, float]:
-        """W_best, the last W_g and every H[k] on the test data."""
-        names = ["Best Model", "Global Model", *(f"Client {k}" for k in self._clients.tolist())]
-        return dict(zip(names, self._evaluate([self.best, fed.w, *self.H], "test"), strict=True))
-
-    def draw(self, run: Path) -> None:
-        """The global score with its best; who leads the pass, beside what each client holds."""
-        from ..report.lorenzo import draw_ranks, draw_score
-
-        draw_score(run, self.metric, NAMES[self.metric], self.best_round, run / "lorenzo_score.png")
-        draw_ranks(run, NAMES[self.metric], self._fed.problem, run / "lorenzo_ranks.png")
-
-    def panels(self, run: RunResult) -> list[Panel]:
-        """Who leads the pass, and the global score with its best so far."""
-        from ..panels.panel import Chart, lines_of
-        from ..report.lorenzo import rank_chart
-
-        name = NAMES[self.metric]
-        said = f"{name} of the global model on balanced validation data, by which the best model is kept."
-        names = {f"balanced_{self.metric}": "global model", f"best_{self.metric}": "best so far"}
-        score = Chart("Score", said, lines_of(run.history, names), "round (0: bootstrap)", name)
-        return [*rank_chart(run.clients, name), score]
+        return [self._score.weight(score) for score in self.S.tolist()]
 
     def _evaluate(self, models: Iterable[Vec], split: str) -> list[float]:
-        name, sign = ("loss", -1) if self.metric == "neg_loss" else (self.metric, 1)
-        return [sign * scores[name] for scores in self._fed.engine.score(models, split)]
+        return [self._score.of(scores) for scores in self._fed.engine.score(models, split)]
 
-    def _refuse(self, fed: Federation) -> None:
-        if "val" not in getattr(fed.problem, "splits", ()):
+    def _checked(self, fed: Federation) -> Supervised:
+        """The problem, if Lorenzo can work on it."""
+        if not isinstance(fed.problem, Supervised) or "val" not in fed.problem.splits:
             raise ArnoError("no validation data", "Lorenzo scores models on them", "set data.val above 0, e.g. 0.1")
+        if any("rate" in part.roles for part in fed.parts):
+            raise ArnoError(
+                "Lorenzo with a server learning-rate schedule",
+                "its new global model is a mean, not a step",
+                "leave the schedule out",
+            )
         if fed.server_lr != 1:
             raise ArnoError(
                 f"server_lr = {fed.server_lr:g}", "Lorenzo's new global model is a mean, not a step", "set server_lr=1"
@@ -268,6 +239,100 @@ class Lorenzo(Part):
             raise ArnoError(
                 f"method.{given}", "the first two must be at least 1, delta not negative", "patience=null never stops"
             )
+        return fed.problem
+
+
+class Score:
+    """The score of a model, of which more is better, and what it weighs in a mean.
+
+    metric: a metric of the task; `neg_loss` is −loss, an older name of the score that `loss` gives.
+
+    A metric of which more is better and that cannot be negative is its own score and weight. Any other one is turned
+    into a distance from its best value: the score is minus that distance, the weight 1 / (1 + distance).
+    """
+
+    def __init__(self, metric: str | None, problem: Supervised) -> None:
+        known = {m.name: m for m in problem.task.metrics}
+        self.name = metric or problem.task.metrics[0].name
+        wanted = "loss" if self.name == "neg_loss" else self.name
+        if wanted not in known:
+            raise unknown("method.metric", self.name, known)
+        self.metric: Metric = known[wanted]
+        self.plain = self.metric.better == "more" and self.metric.low >= 0
+        self.ideal = 0.0 if self.plain else self.metric.high if self.metric.better == "more" else self.metric.low
+        if not abs(self.ideal) < inf:
+            raise ArnoError(f"method.metric = {self.name}", "it has no best value to measure from", "choose another")
+        self.label = self.metric.label if self.plain else f"−{self.metric.label}"
+
+    def of(self, scores: dict[str, float]) -> float:
+        """The score among the scores of a model."""
+        value = scores[self.metric.name]
+        return value if self.plain else -abs(value - self.ideal)
+
+    def weight(self, score: float) -> float:
+        """What a score counts in a mean."""
+        return score if self.plain else 1 / (1 - score)
+
+
+@messages.register
+def _(part: Lorenzo) -> list[str]:
+    name, t = part._score.label, part._fed.t
+    counted = f"({part._evaluations} evaluations)"
+    if t == 0:
+        lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={part.s_g:.4f} {counted}"]
+    else:
+        lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={part.s_g:.4f} {counted}"]
+        if part.waited:
+            limit = f" Patience: {part.waited} / {part.patience}" if part.patience is not None else ""
+            lines.append("No improvement." + limit)
+        else:
+            lines.append(f"New best {name}. Patience reset.")
+    lines += [part.stop()] if part.stop() else []
+    if part.stop() or t == part._fed.rounds:
+        lines += [
+            "--- Final Test Results ---",
+            f"Evaluating best model ({name}: {part.best_score:.4f}, round {part.best_round}) on Test Set...",
+        ]
+    return lines
+
+
+@panels.register
+def _(part: Lorenzo, run: Records) -> list[Panel]:
+    score = part._score
+    text = f"{score.label} of the global model on balanced validation data, by which the best model is kept."
+    names = {f"balanced_{score.name}": "global model", f"best_{score.name}": "best so far"}
+    if score.plain:
+        names[f"test_{score.name}"] = "global model on test data"
+    curve = Chart("Score", text, curves_of(run.rows, names), "round (0: bootstrap)", score.label)
+    return [*rank_chart(run.clients, score.label), curve]
+
+
+#: More clients or rounds than this: a picture shows every second, third … one.
+MOST = 100
+
+
+def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
+    """Clients down, rounds across, the score as colour, the rank in the pass as number; none without records."""
+    if "rank" not in records:
+        return []
+    scores = records.pivot_table(index="client", columns="round", values="score")
+    ranks = records.pivot_table(index="client", columns="round", values="rank")
+    some = slice(None, None, max(1, -(-len(scores) // MOST))), slice(None, None, max(1, -(-scores.shape[1] // MOST)))
+    scores, ranks = scores.iloc[some], ranks.iloc[some]
+    return [
+        HeatMap(
+            "Ranks",
+            f"Each client's rank in the pass (1 trains first) over its {name} after training; "
+            "in round 0, the bootstrap, all train at once.",
+            scores.to_numpy().tolist(),
+            [str(client) for client in scores.index],
+            [str(t) for t in scores.columns],
+            "round",
+            "client",
+            name,
+            [["" if rank != rank or rank < 1 else f"{rank:.0f}" for rank in row] for row in ranks.to_numpy()],
+        )
+    ]
 
 
 class Mean:
@@ -309,6 +374,12 @@ class Mean:
         s = [x for x in self.s if x is not None]
         mean = self.weighted / sum(s) if any(s) else self.plain / len(s)
         return mean.to(self.like.dtype)
+
+
+def rows(out: object) -> Result:
+    """The result as rows; engines that add up are refused before the first round."""
+    assert isinstance(out, Result)
+    return out
 
 
 def models(work: Work, out: Result) -> Mat:

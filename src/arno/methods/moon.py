@@ -13,6 +13,7 @@ that takes part for the first time has no last model; the one it receives stands
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from ..core.part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from ..models.network import Network
-from ..problems.classification import View
+from ..problems.supervised import Supervised, View
 from . import methods, parts
 
 
@@ -51,6 +52,7 @@ class Moon(Part):
 
     mu: float = 1.0
     temperature: float = 0.5
+    roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
         """Nobody has trained yet."""
@@ -59,7 +61,7 @@ class Moon(Part):
                 f"method.mu = {self.mu:g}, method.temperature = {self.temperature:g}",
                 "mu must not be negative, τ be positive",
             )
-        if not isinstance(getattr(fed.problem, "module", None), Network):
+        if not isinstance(fed.problem, Supervised) or not isinstance(fed.problem.module, Network):
             raise ArnoError(
                 "MOON on this model", "it needs the embedding of a network of Arno's kind", "subclass Network"
             )

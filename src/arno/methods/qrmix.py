@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,12 +35,9 @@ from ..core.part import Part
 from ..core.work import Job, Result, Vec, Work
 from ..errors import ArnoError
 from ..models.network import last_linear
-from ..problems.classification import Classification, ClassificationLearner
+from ..panels import Chart, Panel, Records, curves_of, messages, panels
+from ..problems.supervised import Supervised, SupervisedLearner
 from . import methods, parts
-
-if TYPE_CHECKING:
-    from ..panels.panel import Panel
-    from ..runs.run import RunResult
 
 Rule = Literal["seed", "lsq", "mean"]
 
@@ -121,7 +117,7 @@ class QRMix(Part):
     def start(self, fed: Federation) -> None:
         """Find the last linear layer; refuse what cannot work."""
         self._check(fed)
-        weight, bias = fed.problem.head  # type: ignore[attr-defined]
+        weight, bias = self._head(fed)
         places = [torch.arange(s.start, s.stop) for s in (bias, weight)]
         self._index = torch.cat(places).to(fed.w.device)  # the layer's place in the vector, bias first
         self.loss: float | None = None  # of the clients while they train, smoothed over rounds
@@ -183,36 +179,9 @@ class QRMix(Part):
         self._pairs, self._deltas = [], []
         return v
 
-    def record(self) -> dict[str, float]:
+    def record(self, w: Vec, t: int) -> dict[str, float]:
         """Eigenvalues (means over the clients), kept energy, the update against the plain mean, dropped pairs."""
         return self._numbers
-
-    def lines(self) -> list[str]:
-        """What went wrong and what helps, each thing once."""
-        new = {name: advice for name, advice in self._advice().items() if name not in self._said}
-        self._said |= new.keys()
-        return [f"QR-Mix, round {self._t + 1}: {advice}" for advice in new.values()]
-
-    def draw(self, run: Path) -> None:
-        """`qrmix.png`: eigenvalues, kept energy, and the update's norm against the plain mean's."""
-        draw(run)
-
-    def panels(self, run: RunResult) -> list[Panel]:
-        """The same as data."""
-        from ..panels.panel import Chart, lines_of
-
-        history = run.history
-        count = sum(str(name).startswith("qrmix_eigenvalue_") for name in history)
-        values = {f"qrmix_eigenvalue_{i}": f"λ{i}" for i in range(1, count + 1)}
-        shares = {"qrmix_energy": "share of the Hessian's trace kept", "qrmix_cosine": "cosine of step and plain mean"}
-        norms = {"qrmix_update_norm": "QR-Mix", "qrmix_mean_norm": "plain mean"}
-        said = "The last layer's Hessian on the clients' data, means over the clients."
-        step = "The last layer's step against the plain mean of the clients' updates."
-        return [
-            Chart("Eigenvalues", said, lines_of(history, values), y="eigenvalue", log=True),
-            Chart("What is kept", "How much of the curvature the pairs hold.", lines_of(history, shares), y="share"),
-            Chart("Step", step, lines_of(history, norms), y="norm"),
-        ]
 
     def _due(self, t: int) -> bool:
         return self.rule != "mean" and t % self.every_round == 0
@@ -287,16 +256,47 @@ class QRMix(Part):
             raise ArnoError(f"method.adaptive = {self.adaptive:g}", "it is a share of the eigenvalues' sum", "try 0.95")
         if any("window" in part.roles for part in fed.parts):
             raise ArnoError("QR-Mix with sub-models", "the clients then hold different last layers", "leave one out")
+
+    def _head(self, fed: Federation) -> tuple[slice, slice]:
+        """The places of the last layer's weight and bias in the vector; refuses networks and tasks without them."""
         problem = fed.problem
-        found = last_linear(problem.module) if isinstance(problem, Classification) else None
-        if not isinstance(problem, Classification) or found is None:
+        found = last_linear(problem.module) if isinstance(problem, Supervised) else None
+        if not isinstance(problem, Supervised) or found is None:
             raise ArnoError("QR-Mix on this model", "it needs a last linear layer", "try another model")
-        if found[1].bias is None or found[1].out_features != problem.classes:
+        if not problem.task.classes:
+            rule = "its Hessian is that of the cross-entropy"
+            raise ArnoError(f"QR-Mix on task {problem.task.name}", rule, "use a classification task")
+        if found[1].bias is None or found[1].out_features != problem.task.classes:
             raise ArnoError(
                 f"QR-Mix on {type(problem.module).__name__}",
                 f"its last linear layer ({found[0]}) has no bias or is not the one that makes the classes' scores",
                 "end the network in a linear layer with a bias",
             )
+        return problem.head
+
+
+@messages.register
+def _(part: QRMix) -> list[str]:
+    """What went wrong and what helps; every advice is given once."""
+    new = {name: advice for name, advice in part._advice().items() if name not in part._said}
+    part._said |= new.keys()
+    return [f"QR-Mix, round {part._t + 1}: {advice}" for advice in new.values()]
+
+
+@panels.register
+def _(part: QRMix, run: Records) -> list[Panel]:
+    rows = run.rows
+    count = len({name for row in rows for name in row if name.startswith("qrmix_eigenvalue_")})
+    values = {f"qrmix_eigenvalue_{i}": f"λ{i}" for i in range(1, count + 1)}
+    shares = {"qrmix_energy": "share of the Hessian's trace kept", "qrmix_cosine": "cosine of step and plain mean"}
+    norms = {"qrmix_update_norm": "QR-Mix", "qrmix_mean_norm": "plain mean"}
+    about = "The last layer's Hessian on the clients' data, means over the clients."
+    step = "The last layer's step against the plain mean of the clients' updates."
+    return [
+        Chart("Eigenvalues", about, curves_of(rows, values), y="eigenvalue", log=True),
+        Chart("Curvature kept", "How much of the curvature the pairs hold.", curves_of(rows, shares), y="share"),
+        Chart("Step", step, curves_of(rows, norms), y="norm"),
+    ]
 
 
 #: Rounds without a lower loss after which QR-Mix says that nothing is gained.
@@ -317,7 +317,7 @@ class Eigenpairs:
     adaptive: float | None = None
     block: int = 1024
 
-    def __call__(self, learner: ClassificationLearner, job: Job) -> dict[str, Tensor]:
+    def __call__(self, learner: SupervisedLearner, job: Job) -> dict[str, Tensor]:
         """`evals`, `evecs`, the share of the Hessian's trace that they hold, the block size and the seconds it took."""
         if job.client % self.every_client:
             return {}
@@ -346,7 +346,7 @@ class Eigenpairs:
         return {"evals": evals, "evecs": evecs, **numbers}
 
 
-def last_layer(learner: ClassificationLearner, client: int) -> tuple[Tensor, Tensor]:
+def last_layer(learner: SupervisedLearner, client: int) -> tuple[Tensor, Tensor]:
     """The inputs f of the last linear layer and the softmax P of its outputs, on all of a client's samples."""
     problem, module = learner.problem, learner.module
     found = last_linear(module)
@@ -495,40 +495,3 @@ def halving(compute: Callable[[int], Any], block: int) -> tuple[Any, int]:
             if block <= 1 or not (short or "can't allocate memory" in words):
                 raise
         block //= 2
-
-
-def draw(run: Path) -> None:
-    """A picture of what QR-Mix did, from the run's records."""
-    from ..pictures.figures import COLOURS, figure, read_metrics
-
-    rows = [row for row in read_metrics(run) if "qrmix_pairs" in row]
-    if not rows:
-        return
-    fig, axes = figure(1, 3, (13, 3.8))
-    left, middle, right = axes[0]
-    count = sum(name.startswith("qrmix_eigenvalue_") for name in max(rows, key=len))
-    lines: list[tuple[Any, str, str, str]] = [
-        (middle, "qrmix_energy", "share of the Hessian's trace kept", COLOURS[0]),
-        (middle, "qrmix_cosine", "cosine of step and plain mean", COLOURS[1]),
-        (right, "qrmix_update_norm", "QR-Mix", COLOURS[0]),
-        (right, "qrmix_mean_norm", "plain mean", COLOURS[1]),
-    ]
-    lines += [
-        (left, f"qrmix_eigenvalue_{i}", f"λ{i}" if i in (1, count) else "", COLOURS[(i - 1) % 8])
-        for i in range(1, count + 1)
-    ]
-    for axis, name, label, colour in lines:
-        points = [(row["round"], row[name]) for row in rows if name in row]
-        if points:
-            axis.plot(*zip(*points, strict=True), color=colour, label=label or None, lw=1.4)
-    left.set(xlabel="round", ylabel="eigenvalues, mean over clients", yscale="log" if left.lines else "linear")
-    middle.set(xlabel="round", ylim=(-0.05, 1.05))
-    right.set(xlabel="round", ylabel="norm of the last layer's step")
-    dropped = sum(row["qrmix_dropped"] for row in rows)
-    fig.suptitle(f"QR-Mix: {sum(row['qrmix_pairs'] for row in rows):.0f} pairs used, {dropped:.0f} dropped")
-    for axis in (left, middle, right):
-        axis.grid(alpha=0.3)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False, fontsize=8)
-    fig.savefig(run / "qrmix.png", dpi=130)

@@ -16,7 +16,7 @@ weighted too; with `weighting=uniform` it is the paper's c + (1/N) Σ Δc_k, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -24,11 +24,8 @@ from ..core.federation import Federation
 from ..core.part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
+from ..panels import Chart, Panel, Records, curves_of, panels
 from . import methods, parts
-
-if TYPE_CHECKING:
-    from ..panels.panel import Panel
-    from ..runs.run import RunResult
 
 
 @methods.register(
@@ -83,13 +80,12 @@ class Scaffold(Part):
         self.c = self.c + self._change
         return v
 
-    def record(self) -> dict[str, float]:
+    def record(self, w: Vec, t: int) -> dict[str, float]:
         """How large the server's control is."""
         return {"control_norm": float(self.c.norm())}
 
-    def panels(self, run: RunResult) -> list[Panel]:
-        """The same over the rounds."""
-        from ..panels.panel import Chart, lines_of
 
-        said = "How large the server's control is: the mean gradient as far as the clients know it."
-        return [Chart("Control variate", said, lines_of(run.history, {"control_norm": "‖c‖"}), y="norm")]
+@panels.register
+def _(part: Scaffold, run: Records) -> list[Panel]:
+    text = "The norm of the server's control, its estimate of the mean gradient."
+    return [Chart("Control variate", text, curves_of(run.rows, {"control_norm": "‖c‖"}), y="norm")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import cos, pi, sqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..core.federation import Federation
 from ..core.part import Part
@@ -48,6 +48,7 @@ class ServerSchedule(Part):
     schedule: Schedule = "cosine"
     rate: float = 0.99
     every: int = 10
+    roles: ClassVar[frozenset[str]] = frozenset({"rate"})
 
     def start(self, fed: Federation) -> None:
         """A cosine needs to know where it ends."""

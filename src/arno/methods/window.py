@@ -94,6 +94,11 @@ class Window(Part):
                 "give it a method units() (see docs/methods.md), or use method.beta=1",
             )
         self._cuts = cuts and bool(self._units)
+        if cuts and not self._units:
+            fed.advice.append(
+                f"method.beta = {self._beta.smallest:g} cuts nothing: this network has no hidden units, "
+                "so every client trains the whole model"
+            )
         divides = any("mean" in part.roles for part in fed.parts)
         self._coverage = self.normalize == "coverage" and self._cuts and not divides
         self._index = lru_cache(maxsize=64)(fed.layout.index_of)  # once per (β, round mod n)

@@ -61,10 +61,9 @@ class ConvNet(Network):
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
         """The last hidden layer after its ReLU."""
         for conv in self.convs:
-            assert isinstance(conv, nn.Conv2d)
-            x = _in_eights(conv, x, last=conv is self.convs[-1])
+            x = conv(x)
             if levels is not None:
-                levels.append(pooled(x[:, : len(conv.weight)]))
+                levels.append(pooled(x[:, : len(conv.weight)]))  # type: ignore[arg-type]
             x = torch.relu(F.max_pool2d(x, 2))  # the same as pooling after ReLU, on a quarter of the numbers
         x = x.flatten(1)
         for layer in self.hidden:
@@ -73,18 +72,3 @@ class ConvNet(Network):
                 levels.append(x)
             x = torch.relu(x)
         return x
-
-
-def _in_eights(conv: nn.Conv2d, x: Tensor, last: bool) -> Tensor:
-    """A convolution that adds filters of zeros up to a multiple of eight, and takes those that were added before it.
-
-    A CPU's vectors hold eight numbers: pooling six channels takes longer than pooling eight.
-    """
-    filters, channels = conv.weight.shape[:2]
-    more, before = 0 if last else -filters % 8, x.shape[1] - channels
-    if not more and not before:
-        out: Tensor = conv(x)
-        return out
-    assert conv.bias is not None
-    weight, bias = F.pad(conv.weight, (0, 0, 0, 0, 0, before, 0, more)), F.pad(conv.bias, (0, more))
-    return F.conv2d(x, weight, bias, conv.stride, conv.padding)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from copy import deepcopy
 from math import gcd
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.layout import Axis, Layout
 from ..core.work import SubModel
+
+
+@runtime_checkable
+class Units(Protocol):
+    """A network that names the units along the axes of its parameters, so that a part of it can train alone."""
+
+    def units(self) -> dict[str, tuple[Axis, ...]]:
+        """The unit group along each axis of each parameter and buffer; an axis that is never cut has None."""
+        ...
 
 
 class Network(nn.Module):

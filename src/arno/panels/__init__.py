@@ -1,1 +1,60 @@
-"""Pictures as data."""
+"""What a part shows: pictures as data, and lines for a reader. Both stand in the file of the method, beside the part.
+
+    @panels.register
+    def _(part: MyPart, run: Records) -> list[Panel]:
+        return [Chart("Drift", "How far clients move.", curves_of(run.rows, {"drift": "mean"}))]
+
+A run computes its panels when it ends and writes them into its folder; nothing that only reads a folder calls these
+functions.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .panel import Chart, HeatMap, Line, Panel, band, curves_of, from_json, over_seeds, points, to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..core.part import Part
+
+__all__ = ["Chart", "HeatMap", "Line", "Panel", "Records", "band", "curves_of", "from_json", "messages", "over_seeds"]
+__all__ += ["panels", "points", "to_json"]
+
+
+class Records(Protocol):
+    """The records of a run."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What each round recorded."""
+        ...
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The same as a table, one row per round."""
+        ...
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row per client and round."""
+        ...
+
+    @property
+    def counts(self) -> Any:
+        """Samples of each class at each client, [clients, classes], or None."""
+        ...
+
+
+@singledispatch
+def panels(part: Part, run: Records) -> list[Panel]:
+    """The pictures that a part shows of a finished run."""
+    return []
+
+
+@singledispatch
+def messages(part: Part) -> list[str]:
+    """The lines that a reader should see after the last round."""
+    return []

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dataclasses import asdict, dataclass
+from typing import Any
 
 Numbers = Sequence[float | None]  #: None: not known
 
@@ -96,7 +93,39 @@ def points(line: Line) -> dict[float, float]:
     return {x: y for x, y in zip(line.x, line.y, strict=True) if x is not None and y is not None}
 
 
-def lines_of(history: pd.DataFrame, names: Mapping[str, str]) -> list[Line]:
-    """Curves over the rounds of a run's records: `names` says of which columns, and how to call them."""
-    columns = {name: history[key].dropna() for key, name in names.items() if key in history}
-    return [Line(name, column.index.tolist(), column.tolist()) for name, column in columns.items() if len(column)]
+def curves_of(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[Line]:
+    """Curves over the rounds of a run's records; `names` maps columns to labels.
+
+    >>> curves_of([{"round": 1, "norm": 0.5}, {"round": 2}, {"round": 3, "norm": 0.25}], {"norm": "‖c‖"})
+    [Line(name='‖c‖', x=[1, 3], y=[0.5, 0.25], low=(), high=())]
+    """
+    lines = []
+    for key, name in names.items():
+        known = [(row["round"], row[key]) for row in rows if row.get(key) is not None]
+        if known:
+            lines.append(Line(name, [t for t, _ in known], [y for _, y in known]))
+    return lines
+
+
+def to_json(panel: Panel) -> dict[str, Any]:
+    """A panel as plain values."""
+    return {"kind": type(panel).__name__, **asdict(panel)}
+
+
+def from_json(values: Mapping[str, Any]) -> Panel:
+    """The panel that `to_json` wrote; raises ValueError for anything else.
+
+    >>> chart = Chart("Step", "", [Line("a", [1, 2], [0.5, 0.25])])
+    >>> from_json(to_json(chart)) == chart
+    True
+    """
+    given = dict(values)
+    kind = {"Chart": Chart, "HeatMap": HeatMap}.get(str(given.pop("kind", None)))
+    try:
+        if kind is Chart:
+            return Chart(**{**given, "lines": [Line(**line) for line in given["lines"]]})
+        if kind is HeatMap:
+            return HeatMap(**given)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no panel: {error}") from error
+    raise ValueError(f"no panel: kind {values.get('kind')!r}")

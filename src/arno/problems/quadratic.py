@@ -8,15 +8,16 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from ..core.contracts import Clients, Problem
 from ..core.federation import Federation
 from ..core.layout import Layout
-from ..core.local import Tally
+from ..core.metric import TRAIN_LOSS, Metric
 from ..core.work import Job, SubModel, Vec
 from ..errors import ArnoError
 from ..quadratic import Instance, too_fast
 
 
-class Quadratic:
+class Quadratic(Problem):
     """N quadratics with curvature h_k (a number, or a symmetric positive definite matrix) and linear term e_k.
 
     The minimiser of F = Σ p_k F_k is w* = (Σ p_k H_k)⁻¹ Σ p_k e_k; p is uniform unless given.
@@ -26,13 +27,19 @@ class Quadratic:
     (0.5, [1.125, 0.375])
     """
 
+    metrics = (
+        Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
+        Metric("distance", "‖w − w*‖", "less", low=0, log=True),
+        TRAIN_LOSS,
+    )
+
     def __init__(self, h: Tensor, e: Tensor, p: Tensor | None = None, start: Vec | None = None) -> None:
-        self.n, d = e.shape
+        n, d = e.shape
         self.device, self.dtype = e.device, e.dtype
         self.h, self.e = h, e
-        p = e.new_full((self.n,), 1 / self.n) if p is None else p
+        p = e.new_full((n,), 1 / n) if p is None else p
         self.p = p if abs(float(p.sum()) - 1) < 1e-12 else p / p.sum()
-        self.sizes = self.p
+        self.clients = Clients(self.p)
         self.layout = Layout.plain(d)
         self._start = e.new_zeros(d) if start is None else start
         spectrum = torch.linalg.eigvalsh(h) if h.ndim == 3 else h
@@ -79,40 +86,33 @@ class Quadratic:
         off, h = w - self.optima[clients], self.h[clients]
         return 0.5 * (torch.einsum("ki,kij,kj->k", off, h, off) if h.ndim == 3 else h * (off * off).sum(1))
 
-    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
-        """F_k(w): a quadratic has no samples, so a mini-batch of them is all of it."""
-        return self.losses(w, clients)
-
     def gradient(self, w: Vec) -> Vec:
         """∇F(w) = Σ p_k (H_k w − e_k)."""
         return self.curvature @ w - self.p @ self.e
 
-    def evaluate(self, w: Vec, split: str, tally: Tally | None = None) -> dict[str, float]:
+    def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
         """The gap F(w) − F(w*) = ½ (w − w*)ᵀ(Σ p_k H_k)(w − w*) and the distance ‖w − w*‖; there are no splits."""
         off = w - self.star
-        return {"gap": float(0.5 * off @ self.curvature @ off), "distance": float(off.norm())}
+        return torch.stack([0.5 * off @ self.curvature @ off, off.norm()]).double()
 
-    def report(self, w: Vec, clients: bool = False, tally: Tally | None = None) -> dict[str, float]:
+    def scores(self, tally: Tensor) -> dict[str, float]:
         """The gap and the distance."""
-        return self.evaluate(w, "")
+        gap, distance = tally.tolist()
+        return {"gap": gap, "distance": distance}
 
     def advice(self, fed: Federation) -> list[str]:
-        """A learning rate with which a client's own gradient descent diverges is worth a line."""
+        """A warning where the learning rate makes a client's own gradient descent diverge."""
         lr = fed.per_client(fed.local.lr, "local.lr").largest
         return too_fast(lr, self.sharpest)
 
     def describe(self) -> str:
         """The problem in a few words."""
-        return f"quadratics in {self.layout.d} dimensions: {self.n} clients"
+        return f"quadratics in {self.layout.d} dimensions: {self.clients.n} clients"
 
     def fingerprint(self) -> str:
         """A digest of the curvatures, linear terms and weights."""
         parts = (tensor.cpu().numpy().tobytes() for tensor in (self.h, self.e, self.p))
         return blake2b(b"".join(parts), digest_size=16).hexdigest()
-
-    def steps(self, clients: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
-        """One exact gradient step an epoch."""
-        return epochs
 
 
 class QuadraticLearner:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -17,14 +18,32 @@ from typing import TYPE_CHECKING, Any, TextIO
 from omegaconf import OmegaConf
 
 from ..config import settings as configs
+from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
+from ..panels import Panel, from_json, to_json
 from ..version import __version__
+from . import metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 #: Clients × classes beyond which a run does not keep its counts (8 MB).
 COUNTS = 2_000_000
+
+
+#: What runs recorded before their manifests declared it.
+EARLIER = (
+    *(
+        Metric(name, label, low=0, high=1, axis="score").on(split)
+        for split in ("test", "val")
+        for name, label in (("f1", "F1"), ("accuracy", "accuracy"))
+    ),
+    *(Metric("loss", "loss", "less", low=0, axis="loss").on(split) for split in ("test", "val")),
+    Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
+    Metric("distance", "‖w − w*‖", "less", low=0, log=True),
+    Metric("client_accuracy_worst_decile", "worst tenth of clients", low=0, high=1),
+    TRAIN_LOSS,
+)
 
 
 class RunFolder:
@@ -88,6 +107,11 @@ class RunFolder:
             raise ArnoError(f"{self.path / 'manifest.json'}", f"cannot be read ({error})", "is this a run?") from error
         return loaded
 
+    def metrics(self) -> tuple[Metric, ...]:
+        """The declarations of the recorded scores; runs of releases before 0.2 have those of `EARLIER`."""
+        declared = self.manifest().get("metrics")
+        return EARLIER if declared is None else tuple(Metric.from_json(values) for values in declared)
+
     def update_manifest(self, **values: Any) -> None:
         """Set some of the manifest's values."""
         old = self.manifest() if (self.path / "manifest.json").exists() else {}
@@ -116,6 +140,17 @@ class RunFolder:
             np.save(file, counts.to("cpu").numpy().astype(np.int32))
             self.write_bytes("counts.npy", file.getvalue())
 
+    def write_panels(self, panels: Sequence[Panel]) -> None:
+        """Put down the pictures of the method as data, `panels.json`, so that nobody needs the method to show them."""
+        self.write_text("panels.json", json.dumps([to_json(panel) for panel in panels], ensure_ascii=False) + "\n")
+
+    def panels(self) -> list[Panel] | None:
+        """The pictures of the method as data; None where the run has not written any."""
+        try:
+            return [from_json(values) for values in json.loads((self.path / "panels.json").read_text())]
+        except (OSError, ValueError, TypeError):
+            return None
+
     def client_records(self) -> list[Path]:
         """The files with the clients' rows: `clients.parquet`, or in a run that is not over what was flushed so far."""
         whole = self.path / "clients.parquet"
@@ -126,19 +161,19 @@ class RunFolder:
         with suppress(OSError), (self.path / "log.txt").open("a") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
-    def add(self, metrics: dict[str, Any], clients: dict[str, list[Any]]) -> None:
+    def add(self, row: dict[str, Any], clients: dict[str, list[Any]]) -> None:
         """Record a round."""
         try:
             if self._metrics is None:
-                self._metrics = (self.path / "metrics.jsonl").open("a")
-            self._metrics.write(json.dumps(metrics) + "\n")
+                self._metrics = (self.path / metrics.NAME).open("a")
+            self._metrics.write(json.dumps(row) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise ArnoError(
-                f"cannot write {self.path / 'metrics.jsonl'}", str(error.strerror), "free some space, then arno resume"
+                f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
             ) from error
         n = len(clients.get("client", []))
-        for name, values in {"round": [metrics["round"]] * n, **clients}.items():
+        for name, values in {"round": [row["round"]] * n, **clients}.items():
             self._clients.setdefault(name, []).extend(values)
 
     def flush_clients(self, upto: int) -> None:
@@ -147,7 +182,7 @@ class RunFolder:
             import pyarrow as pa
 
             columns = {name: _column(values) for name, values in self._clients.items()}
-            _write_parquet(pa.table(columns), self.checkpoints / f"clients-{upto:08d}.parquet")
+            write_parquet(pa.table(columns), self.checkpoints / f"clients-{upto:08d}.parquet")
             self._clients = {}
 
     def merge_clients(self) -> None:
@@ -158,20 +193,12 @@ class RunFolder:
         flushed = sorted(self.checkpoints.glob("clients-*.parquet"))
         pieces = [pq.ParquetFile(piece).read() for piece in flushed]  # `read_table` would import pandas
         if pieces:
-            _write_parquet(pa.concat_tables(pieces, promote_options="default"), self.path / "clients.parquet")
+            write_parquet(pa.concat_tables(pieces, promote_options="default"), self.path / "clients.parquet")
 
     def rewind(self, upto: int) -> None:
         """Forget the records of rounds after `upto`: they will be computed again."""
-        path = self.path / "metrics.jsonl"
-        if path.exists():
-            kept = []
-            for line in path.read_text().splitlines():
-                try:
-                    if json.loads(line)["round"] <= upto:
-                        kept.append(line + "\n")
-                except ValueError:  # the line that a kill cut short
-                    break
-            self.write_text("metrics.jsonl", "".join(kept))
+        if (self.path / metrics.NAME).exists():
+            self.write_text(metrics.NAME, metrics.upto(self.path, upto))
         for piece in [*self.checkpoints.glob("clients-*.parquet"), *self.saved()]:
             if int(piece.stem.split("-")[-1]) > upto:
                 piece.unlink()
@@ -211,7 +238,7 @@ def _loader() -> Any:
     """YAML that takes 1e-3 for a number, as Hydra and OmegaConf do."""
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    class Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
         pass
 
     number = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$")
@@ -231,7 +258,8 @@ def _column(values: list[Any]) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(array)])
 
 
-def _write_parquet(table: Any, path: Path) -> None:
+def write_parquet(table: Any, path: Path) -> None:
+    """Write a table whole or not at all."""
     import pyarrow.parquet as pq
 
     temporary = path.with_name(path.name + ".part")

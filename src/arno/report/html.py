@@ -36,12 +36,12 @@ def write_report(comparison: Comparison, path: Path) -> None:
     data = {
         "names": list(dict.fromkeys(line.name for line in (*comparison.members, *part_way))),
         "metric": comparison.metric,
-        "log": panels.LOG,
+        "log": [name for name, metric in comparison.metrics.items() if metric.log],
         "places": places,
     }
     values = {
         "title": escape(title(comparison)),
-        "lead": escape(lead(comparison)),
+        "lead": escape(comparison.where),
         "verdict": sections.verdict(comparison, table),
         "summary": sections.summary(comparison, table),
         "curves": CURVES,
@@ -67,7 +67,7 @@ def scored(comparison: Comparison) -> Comparison:
     from ..analysis.comparison import Comparison, Lost
 
     metric, members = comparison.metric, []
-    why = Lost(f"stopped before its {panels.METRICS.get(metric, metric)} was taken", False)
+    why = Lost(f"stopped before its {comparison.declared().label} was taken", False)
     for group in comparison.members:
         runs = {
             seed: run for seed, run in group.runs.items() if metric in run.history and any(run.history[metric].notna())
@@ -89,17 +89,22 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
         notes["methods"].append("None of these methods has a panel of its own.")
     return {
         "name": name or "all runs",
-        "curves": asdict(panels.curves([*groups, *part_way])),
+        "curves": as_data(panels.curves([*groups, *part_way])),
         "panels": {section: [asdict(panel) for panel in some] for section, some in found.items()},
         "notes": notes,
     }
 
 
+def as_data(curves: panels.Curves) -> dict[str, Any]:
+    """The curves for the page: every metric by its label."""
+    return {**vars(curves), "metrics": {name: metric.label for name, metric in curves.metrics.items()}}
+
+
 def _missing(groups: Iterable[Group], titles: set[str]) -> Iterable[str]:
     """How to record what is not there."""
     runs = [run for group in groups for run in group.runs.values()]
-    if not runs or any(run.config["problem"]["kind"] != "classification" for run in runs):
-        return
+    if not runs or not all(any(m.name == "client_accuracy_worst_decile" for m in run.metrics) for run in runs):
+        return  # nobody holds classes
     if "Who holds what" not in titles:
         yield "Who holds which classes was not recorded (too many clients, or an older run); arno data show draws it."
     if "How well each client is served" not in titles:
@@ -112,25 +117,6 @@ def title(comparison: Comparison) -> str:
     """What is compared."""
     names = list(dict.fromkeys(group.name for group in comparison.members))
     return " · ".join(names) if len(names) <= 8 else f"{len(names)} methods compared"
-
-
-def lead(comparison: Comparison) -> str:
-    """Where, in a sentence."""
-    settings = comparison.settings.shared
-
-    def said(key: str, text: str) -> list[str]:
-        return [text.format(settings[key])] if settings.get(key) is not None else []
-
-    facts: list[str] = []
-    if settings.get("problem.kind") == "classification":
-        facts += said("data.kind", "{}") + said("partition.kind", "split by {}") + said("partition.alpha", "α = {}")
-        facts += said("model.kind", "model {}")
-    else:
-        facts += said("problem.kind", "{} problem")
-    facts += said("clients", "{} clients") + said("rounds", "{} rounds")
-    seeds = comparison.seeds
-    facts += [f"{len(seeds)} seeds"] if len(seeds) > 1 else [f"one seed ({seed})" for seed in seeds]
-    return ", ".join(facts) + "."
 
 
 def embedded(data: Mapping[str, Any]) -> str:

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..panels.panel import Chart, HeatMap, Line, Panel, band, over_seeds
+from ..core.metric import Metric
+from ..panels import Chart, HeatMap, Line, Panel, band, over_seeds
+from ..pictures.draw import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..analysis.comparison import Group
-    from ..runs.run import RunResult
+    from ..runs.result import RunResult
 
-METRICS = {
-    "test_accuracy": "test accuracy",
-    "test_f1": "test F1",
-    "test_loss": "test loss",
-    "val_accuracy": "validation accuracy",
-    "val_f1": "validation F1",
-    "client_accuracy_worst_decile": "worst tenth of clients",
-    "gap": "F(w) − F(w*)",
-    "distance": "‖w − w*‖",
-    "train_loss": "training loss",
-}
-LOG = ("gap", "distance")
 AXES = {
     "round": "round",
     "local_steps": "local steps",
     "uploaded_bytes": "uploaded bytes",
     "parallel_seconds": "idealised parallel seconds",
 }
+#: The accuracy that so many percent of the clients do not exceed, as classification records it.
+DECILES = {q: f"client_accuracy_p{q}" for q in range(0, 101, 10)}
 MOST = 400  # points of a curve; cells of a heat map along one side are a quarter of it
 
 
@@ -39,7 +31,7 @@ MOST = 400  # points of a curve; cells of a heat map along one side are a quarte
 class Curves:
     """Every score against every axis: one entry of `lines` per group, its numbers by name, in rounds all seeds have."""
 
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     axes: Mapping[str, str]
     lines: Sequence[Mapping[str, Any]]
 
@@ -52,17 +44,19 @@ class Curves:
             x = [line["x"][axis][i] for i in kept]
             mean, low, high = ([score[k][i] for i in kept if score[k]] for k in ("y", "low", "high"))
             lines.append(Line(line["name"], x, mean, low, high))
-        return Chart("", "", lines, self.axes[axis], self.metrics[metric], metric in LOG)
+        return Chart("", "", lines, self.axes[axis], self.metrics[metric].label, self.metrics[metric].log)
 
 
 def curves(groups: Sequence[Group]) -> Curves:
     """The scores of groups, mean and standard deviation over the seeds; x is the seeds' mean at the same round."""
-    lines = []
+    lines, declared = [], dict[str, Metric]()
     for group in groups:
         runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
         if not runs:
             continue
-        scores = [name for name in METRICS if all(name in run for run in runs)]
+        known = {metric.name: metric for run in group.runs.values() for metric in run.metrics}
+        scores = [name for name in known if all(name in run for run in runs)]
+        declared |= {name: known[name] for name in scores}
         rounds = _thin(_common([set(run.index) for run in runs]), runs, scores)
         x = {axis: _mean([run[axis].reindex(rounds) for run in runs]) for axis in AXES if axis != "round"}
         y = {}
@@ -74,8 +68,7 @@ def curves(groups: Sequence[Group]) -> Curves:
                 for part, values in (("y", found.y), ("low", found.low), ("high", found.high))
             }
         lines.append({"name": group.name, "x": {"round": rounds} | x, "y": y})
-    metrics = {name: text for name, text in METRICS.items() if any(name in line["y"] for line in lines)}
-    return Curves(metrics, AXES, lines)
+    return Curves(declared, AXES, lines)
 
 
 def parallel_seconds(run: RunResult) -> pd.Series:
@@ -96,7 +89,7 @@ def parallel_seconds(run: RunResult) -> pd.Series:
 
 def by_section(groups: Sequence[Group]) -> tuple[dict[str, list[Panel]], list[str]]:
     """Every panel with something to see, by section of the report; and what went wrong with the methods' own."""
-    own, wrong = of_parts(groups)
+    own, wrong = of_methods(groups)
     clients = [*holdings(groups), *served(groups), *selection(groups)]
     sections = {"clients": clients, "drift": drift(groups), "methods": own}
     return {name: [panel for panel in some if drawn(panel)] for name, some in sections.items()}, wrong
@@ -137,12 +130,11 @@ def holdings(groups: Sequence[Group]) -> list[Panel]:
 
 def served(groups: Sequence[Group]) -> list[Panel]:
     """How accuracy spreads over the clients after the last evaluation."""
-    deciles = {q: f"client_accuracy_p{q}" for q in range(0, 101, 10)}
     lines = []
     for group in groups:
-        runs = [run.history for run in group.runs.values() if deciles[0] in run.history]
-        last = [run.dropna(subset=[deciles[0]]).iloc[-1] for run in runs]
-        lines.append(band(group.name, [{q: float(row[name]) for q, name in deciles.items()} for row in last]))
+        runs = [run.history for run in group.runs.values() if DECILES[0] in run.history]
+        last = [run.dropna(subset=[DECILES[0]]).iloc[-1] for run in runs]
+        lines.append(band(group.name, [{q: float(row[name]) for q, name in DECILES.items()} for row in last]))
     text = (
         "Accuracy of the last model on test data with each client's mix of labels, from the worst client (0 %) to the "
         "best (100 %); a flat curve serves all alike."
@@ -170,33 +162,18 @@ def selection(groups: Sequence[Group]) -> list[Panel]:
     return [Chart("Who takes part", text, lines, "clients, most frequent first", "share of rounds")]
 
 
-def of_parts(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
-    """What the methods' parts contribute, and what went wrong with that."""
-    from dataclasses import replace
-
-    from ..config import build
-    from ..config.settings import registry
-
+def of_methods(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
+    """The panels that the runs of a method wrote, over the seeds; and which groups lack some."""
     found: list[Panel] = []
     notes: list[str] = []
     for group in groups:
-        runs = list(group.runs.values())
-        try:
-            config = runs[0].config if runs else None
-            parts = [] if config is None else build.method(config)
-            parts += [registry("select").build(config["select"], config["participation"])] if config else []
-            for part in parts:
-                each = [part.panels(run) for run in runs]
-                merged = [over_seeds(same) for same in zip(*each, strict=False)]
-                found += [replace(panel, title=f"{group.name}: {panel.title}") for panel in merged]
-        except Exception as error:  # a user's own method may have moved, and its panels may fail in any way
-            notes.append(f"{group.name}: its own panels are missing ({error})")
+        each = [run.folder.panels() for run in group.runs.values()]
+        written = [panels for panels in each if panels is not None]
+        if len(written) < len(each):
+            notes.append(f"{group.name}: some of its runs wrote no panels (they are unfinished or of an older release)")
+        merged = [over_seeds(same) for same in zip(*written, strict=False)]
+        found += [replace(panel, title=f"{group.name}: {panel.title}") for panel in merged]
     return found, notes
-
-
-def drawn(panel: Panel) -> bool:
-    """Whether there is anything to see."""
-    return any(panel.cells) if isinstance(panel, HeatMap) else any(len(line.x) for line in panel.lines)
 
 
 def _per_round(groups: Sequence[Group], column: str) -> list[Line]:

@@ -8,7 +8,6 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.scores import METRICS
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
@@ -34,7 +33,7 @@ SCORES = ("final", "best", "area", "worst_decile")
 def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     """Who wins by the comparison's table, if anybody; and what is missing."""
     finals = comparison.finals() if frame["seeds"].any() else {}
-    metric = METRICS.get(comparison.metric, comparison.metric)
+    metric = comparison.declared().label
     places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
     said = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
     boxes = f"<div class='verdict'>{''.join(said)}</div>" if said else ""
@@ -85,7 +84,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
     """The scores of the comparison's table with their intervals, and the paired differences."""
     if not frame["seeds"].any():
         return "<p class='note'>No run has a result.</p>"
-    metric, target = METRICS.get(comparison.metric, comparison.metric), comparison.record.get("target")
+    metric, target = comparison.declared().label, comparison.record.get("target")
     to = f" to {target:g}" if target is not None else ""
     shown = [name for name in ("final", *LABELS) if name in frame and frame[name].notna().any()]
     heads = [f"final {metric}", "", *(LABELS[name] + (to if name in REACHED else "") for name in shown[1:]), "seeds"]

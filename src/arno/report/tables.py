@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.comparison import Comparison
-from ..analysis.scores import METRICS
 from ..analysis.statistics import NAN, student
 from ..config.settings import written
 
@@ -116,7 +115,7 @@ def number(value: float, digits: int, scale: float, sign: str = "") -> str:
 
 
 def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
-    metric = METRICS.get(comparison.metric, comparison.metric)
+    metric = comparison.declared().label
     places: dict[str, list[list[str]]] = {place: [] for place in comparison.places}
     for row in _rows(table):
         mark = f"{MARK} " if row["winner"] else ""
@@ -132,18 +131,21 @@ def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
 
 
 def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
-    target = comparison.record.get("target")
+    target, known = comparison.record.get("target"), bool(table["worst_decile"].notna().any())
     places: dict[str, list[list[str]]] = {place: [] for place in comparison.places}
     for row in _rows(table):
         reached = [] if target is None else [f"{row['reached']} of {row['seeds']}"]
         spent = [spread(row[name] / unit, NAN, digits) for name, unit, digits in COSTS]
-        worst = spread(row["worst_decile"], row["worst_decile_std"], 3)
-        places[row["setting"]].append([row["name"], *reached, *spent, worst])
-    columns = ["rounds", "local steps", "MB sent", "seconds", "worst 10 %"]
-    notes = ["worst 10 %: final accuracy for the worst tenth of the clients. seconds: of whole runs, side by side."]
+        served = [spread(row["worst_decile"], row["worst_decile_std"], 3)] if known else []
+        places[row["setting"]].append([row["name"], *reached, *spent, *served])
+    columns = ["rounds", "local steps", "MB sent", "seconds"]
+    notes = ["seconds: of whole runs, side by side."]
+    if known:
+        columns.append("worst 10 %")
+        notes.insert(0, "worst 10 %: final accuracy for the worst tenth of the clients.")
     if target is None:
         return Sheet("what it took, on average", columns, places, notes)
-    title = f"what it took to reach {METRICS.get(comparison.metric, comparison.metric)} {target:g}, on average"
+    title = f"what it took to reach {comparison.declared().label} {target:g}, on average"
     if any(row["reached"] < row["seeds"] for row in _rows(table)):
         notes.append("Runs that never reached the target are not in the means of rounds, steps and MB.")
     return Sheet(title, ["reached", *columns], places, notes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Protocol
+
+from ..core.metric import TRAIN_LOSS, Metric
 
 SILENCE = 5.0  # seconds without a line after which `Lines` says what happens within a round
 
@@ -13,8 +16,8 @@ SILENCE = 5.0  # seconds without a line after which `Lines` says what happens wi
 class Progress(Protocol):
     """Told of every round."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
-        """The run begins (again) after `done` rounds."""
+    def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
+        """The run begins (again) after `done` rounds; `metrics` are those that a person follows."""
         ...
 
     def round(self, row: dict[str, Any]) -> None:
@@ -42,7 +45,7 @@ def choose(quiet: bool = False) -> Progress:
 class Quiet:
     """Shows nothing."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """Nothing."""
 
     def round(self, row: dict[str, Any]) -> None:
@@ -61,19 +64,20 @@ class Quiet:
 class Lines(Quiet):
     """One line per evaluated round; in a long round now and then what happens."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """Print what runs."""
         self.rounds, self.first, self.began, self.seen = rounds, done, perf_counter(), 0
+        self.metrics = metrics
         self.say(title)
 
     def round(self, row: dict[str, Any]) -> None:
         """Print the scores of an evaluated round."""
         self.seen += row["clients"]
-        if any(name.startswith("test_") for name in row):
+        if any(metric.name in row for metric in scored(self.metrics)):
             spent = perf_counter() - self.began
             left = timedelta(seconds=round(spent / (row["round"] - self.first) * (self.rounds - row["round"])))
             speed = rate(self.seen / spent)
-            self.say(f"round {row['round']}/{self.rounds}  {scores(row)}  {speed}  {left} left")
+            self.say(f"round {row['round']}/{self.rounds}  {scores(row, self.metrics)}  {speed}  {left} left")
 
     def watch(self, line: str) -> None:
         """Print it if nothing was printed for a while."""
@@ -89,7 +93,7 @@ class Lines(Quiet):
 class Bar(Quiet):
     """A progress bar with round, scores, clients per second and time left."""
 
-    def start(self, title: str, rounds: int, done: int) -> None:
+    def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """Show the bar."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -106,7 +110,7 @@ class Bar(Quiet):
             console=Console(),
             expand=True,
         )
-        self.short = self.bar.console.width < 120
+        self.metrics = scored(metrics)[:2] if self.bar.console.width < 120 else metrics
         self.began, self.seen, self.last = perf_counter(), 0, ""
         self.bar.console.print(title, highlight=False)
         self.task = self.bar.add_task("round", total=rounds, completed=max(done, 0), scores="")
@@ -115,7 +119,8 @@ class Bar(Quiet):
     def round(self, row: dict[str, Any]) -> None:
         """Move it on."""
         self.seen += row["clients"]
-        self.last = scores(row, self.short) if any(name.startswith("test_") for name in row) else self.last
+        if any(metric.name in row for metric in scored(self.metrics)):
+            self.last = scores(row, self.metrics)
         speed = self.seen / (perf_counter() - self.began)
         self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {rate(speed)}")
 
@@ -141,24 +146,16 @@ def rate(speed: float) -> str:
     return f"{speed:.0f} clients/s" if speed >= 10 else f"{speed:.2g} clients/s"
 
 
-def scores(row: dict[str, Any], short: bool = False) -> str:
-    """The numbers of a round that a person follows; the `short` form fits beside a bar in 80 columns."""
-    names = {
-        "test_accuracy": "acc",
-        "test_f1": "f1",
-        "val_f1": "val f1",
-        "test_loss": "loss",
-        "train_loss": "train loss",
-    }
-    if short:
-        names = {name: names[name] for name in ("test_accuracy", "test_loss")}
-    return "  ".join(f"{label} {number(row[name])}" for name, label in names.items() if name in row)
+def scored(metrics: Sequence[Metric]) -> Sequence[Metric]:
+    """The metrics of an evaluation; the training loss is known without one."""
+    return [metric for metric in metrics if metric != TRAIN_LOSS]
 
 
-def number(value: float) -> str:
-    """A score or loss for people: four digits after the point, or an exponent where that would be long.
+def scores(row: dict[str, Any], metrics: Sequence[Metric]) -> str:
+    """The numbers of a round that a person follows.
 
-    >>> number(0.5), number(1.5e30), number(float("nan"))
-    ('0.5000', '1.5e+30', 'nan')
+    >>> scores({"gap": 0.5}, [Metric("gap", "F(w) − F(w*)", "less")])
+    'F(w) − F(w*) 0.5000'
     """
-    return f"{value:.4g}" if abs(value) >= 1e5 else f"{value:.4f}"
+    shown = (f"{metric.short or metric.label} {metric.show(row[metric.name])}" for metric in metrics if metric.name in row)
+    return "  ".join(shown)

@@ -18,10 +18,10 @@ import numpy as np
 
 from ..errors import ArnoError, unknown
 from ..quadratic import Simulation, Study, simulate, sweep, too_fast
-from ..pictures.figures import COLOURS, figure
+from ..pictures.figure import COLOURS, figure
 from ..version import __version__
 from ..config.settings import parse
-from ..records.folder import RunFolder, _write_parquet
+from ..records.folder import RunFolder, write_parquet
 from ..tracking.follow import Tracking, asked
 
 OWN = ("out", "track")
@@ -155,7 +155,7 @@ def write(folder: RunFolder, s: Simulation) -> None:
     columns = {"round": rounds, "client": s.chosen.ravel()}
     arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]
     table = pa.Table.from_arrays(arrays, names=list(columns))  # by hand: `pa.table` would import pandas
-    _write_parquet(table, folder.path / "clients.parquet")
+    write_parquet(table, folder.path / "clients.parquet")
     for name in ("final", "best"):
         save_file({"w": s.path[-1].copy()}, folder.path / f"{name}.safetensors")
 

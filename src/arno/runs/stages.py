@@ -1,4 +1,4 @@
-"""Stages: a run that starts from another run's model and goes on counting its rounds, so schedules continue."""
+"""Stages: configurations that run in turn, each from the model of the one before it."""
 
 from __future__ import annotations
 
@@ -6,50 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.federation import Federation
-from ..errors import ArnoError
-from ..records import checkpoint as checkpoints
 from ..config import settings as configs
-
-
-def begin(fed: Federation, config: dict[str, Any]) -> None:
-    """Put the model and the round counter of the checkpoint at `load` into a fresh federation.
-
-    Only these two: the method may be another one, so its own state (momentum, controls) starts anew.
-    """
-    path = find(config["load"])
-    what = f"load = {config['load']}"
-    if fed.t != 0:
-        raise ArnoError(f"{what} with method={config['method']['kind']}", "it begins with a round of its own", "")
-    saved = _read(path)
-    w, mine, theirs = saved.federation["w"], config["model"], saved.config["model"]
-    if len(w) != len(fed.w) or (mine != theirs and "custom" not in (mine["kind"], theirs["kind"])):
-        raise ArnoError(
-            f"{what} holds {_model(theirs, len(w))}",
-            f"this run trains {_model(mine, len(fed.w))}",
-            f"set {' '.join(f'model.{k}={v}' if k != 'kind' else f'model={v}' for k, v in theirs.items())} "
-            "and the same data",
-        )
-    if saved.round >= config["rounds"]:
-        raise ArnoError(
-            f"rounds = {config['rounds']}",
-            f"it counts all stages, and the model at load has {saved.round} behind it",
-            f"try rounds={saved.round + 100}",
-        )
-    fed.w, fed.t = w.to(fed.w.device, fed.w.dtype), saved.round
-
-
-def find(text: str) -> Path:
-    """The checkpoint that `load` means: a file, or a run's folder for its last one."""
-    path = Path(text).expanduser()
-    if path.is_dir():
-        saved = sorted([*path.glob("[0-9]*.safetensors"), *path.glob("checkpoints/[0-9]*.safetensors")])
-        if not saved:
-            raise ArnoError(f"load = {text}", "this folder holds no checkpoint", "give the folder of a run")
-        return saved[-1]
-    if not path.is_file():
-        raise ArnoError(f"load = {text}", "there is no such file or folder", "give a run's folder or a checkpoint")
-    return path
+from ..errors import ArnoError
+from ..records.folder import RunFolder
+from .run import execute, resume
 
 
 def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) -> Any:
@@ -57,9 +17,6 @@ def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) ->
 
     With `out=DIR` the stages are `DIR/stage1`, `DIR/stage2`, …; stages that are done are not run again.
     """
-    from ..records.folder import RunFolder
-    from .run import execute, resume
-
     out = next((text.partition("=")[2] for text in overrides if text.startswith("out=")), None)
     plan, before = [], 0
     for i, file in enumerate(files, 1):
@@ -78,7 +35,7 @@ def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) ->
             config["load"] = str(result.path)
         progress.say(f"stage {i} of {len(plan)}, to round {config['rounds']}")
         if config["out"] and (Path(config["out"]) / "manifest.json").exists():
-            odd = configs.differences(RunFolder.open(Path(config["out"])).config(), config)
+            odd = configs.differences(configs.current(RunFolder.open(Path(config["out"])).config()), config)
             if odd:
                 raise ArnoError(
                     f"out = {config['out']}", f"it holds a run that differs in {'; '.join(odd)}", "choose another out="
@@ -87,22 +44,3 @@ def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) ->
         else:
             result = execute(config, progress)
     return result
-
-
-def _read(path: Path) -> checkpoints.Checkpoint:
-    try:
-        return checkpoints.load(path)
-    except ArnoError:
-        with path.open("rb") as file:
-            start = file.read(4)
-        if start == b"PK\x03\x04" or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
-            raise ArnoError(
-                f"{path}",
-                "is a pickle (a .pth of torch.save); reading one can run any code in it, so Arno never does",
-                "train the stage before it with Arno and give that run's folder",
-            ) from None
-        raise
-
-
-def _model(config: dict[str, Any], size: int) -> str:
-    return f"{config['kind']} ({size:,} numbers)"

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from ..config.settings import _flat as flat
+from ..config.settings import flat
 from ..errors import ArnoError, need, unknown
 from ..records.folder import RunFolder
 

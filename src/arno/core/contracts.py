@@ -1,0 +1,222 @@
+"""What the round asks of a problem, of an engine and of a learner. Abilities that not all have are declared here.
+
+A class that lacks an ability inherits the answer that says so; nobody looks for attributes by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, device, dtype, from_numpy, nn
+
+from ..errors import ArnoError
+from .layout import Layout
+from .metric import Metric
+from .table import ClientTable
+from .work import Job, Result, SubModel, SumResult, Vec, Work
+
+if TYPE_CHECKING:
+    from .federation import Federation
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """What the server knows of its clients: how many there are and how much data each of them holds.
+
+    sizes: samples per client; floating-point shares of the objective where there are no samples.
+
+    >>> from torch import tensor
+    >>> clients = Clients(tensor([5, 15]))
+    >>> clients.n, clients.shares().tolist(), clients.steps(tensor([0, 1]), tensor([1, 2]), tensor([4, 4])).tolist()
+    (2, [0.25, 0.75], [2, 8])
+    """
+
+    sizes: Tensor
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.sizes)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether they hold samples."""
+        return not self.sizes.is_floating_point()
+
+    def shares(self) -> Tensor:
+        """p_k = n_k / Σ n_i."""
+        sizes = self.sizes.double().cpu().numpy()
+        return from_numpy(sizes / sizes.sum())
+
+    def steps(self, ids: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
+        """How many SGD steps they take: E_k ⌈n_k / B_k⌉; without samples one exact step per epoch."""
+        return epochs * -(-self.sizes[ids] // batch_size) if self.sampled else epochs
+
+
+class Learner(Protocol):
+    """A problem prepared for training in one process: flat buffers that its loss reads and its gradient fills."""
+
+    w: Vec  #: parameters, then buffers
+    p: Vec  #: the parameters in `w`
+    g: Vec  #: their gradient
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """The batches of all of the client's epochs, in their order."""
+        ...
+
+    def gradient(self, batch: Any, job: Job) -> Tensor:
+        """Write ∇ℓ(w; batch) into `g` and return the loss."""
+        ...
+
+    def autograd(self, job: Job) -> bool:
+        """Whether its gradients come from autograd; other gradients are computed under `inference_mode`."""
+        ...
+
+
+class Problem(ABC):
+    """What is learned: clients, a vector with a layout, losses, and scores that add up over pieces of the data.
+
+    metrics: what a round records, in order of preference; a comparison uses the first one.
+    selects: the metric that chooses the best model of a run; None keeps the last model.
+    splits: the parts of the data on which a round is scored; "" is the objective itself.
+    kernel: how gradients are computed, for the manifest and for `engine=auto`.
+    """
+
+    clients: Clients
+    layout: Layout
+    device: device
+    dtype: dtype
+    metrics: tuple[Metric, ...]
+    selects: Metric | None = None
+    splits: tuple[str, ...] = ("",)
+    kernel: str = ""
+
+    @property
+    def headline(self) -> tuple[Metric, ...]:
+        """The metrics that a person follows while a run goes on."""
+        return self.metrics
+
+    @abstractmethod
+    def init(self, seed: int) -> Vec:
+        """The model before the first round."""
+
+    @abstractmethod
+    def learner(self, window: SubModel | None = None) -> Learner:
+        """A new learner; with an extracting window, a learner of the smaller network."""
+
+    @abstractmethod
+    def losses(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of a model on the data of each client."""
+
+    @abstractmethod
+    def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
+        """Statistics (float64) of a model on samples first to last of a split; they add up over pieces."""
+
+    @abstractmethod
+    def scores(self, tally: Tensor) -> dict[str, float]:
+        """The scores that belong to added statistics, by name of the metric (without its split)."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The problem in a few words."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest that changes whenever the data change."""
+
+    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of `losses` from one mini-batch of each client, drawn for round t; here the losses themselves."""
+        return self.losses(w, clients)
+
+    def pieces(self, split: str) -> list[tuple[int, int]]:
+        """Samples (first, last) of a split that are scored together; several pieces can be scored in parallel."""
+        return [(0, 1)]
+
+    def total(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a whole split."""
+        return added(self.tally(w, split, *piece) for piece in self.pieces(split))
+
+    def spread(self, tally: Tensor) -> dict[str, float]:
+        """How well the model serves the single clients, from the statistics of the test data; empty if unknown."""
+        return {}
+
+    def label_counts(self) -> Tensor | None:
+        """How many samples of each class each client holds, [N, classes]; None where there are no classes."""
+        return None
+
+    def model(self, w: Vec) -> nn.Module:
+        """The network with the weights `w`, in evaluation mode."""
+        raise ArnoError(self.describe(), "it has no network", "use the vector itself")
+
+    def advice(self, fed: Federation) -> list[str]:
+        """Lines that a user should read before the first round."""
+        return []
+
+
+class Engine(ABC):
+    """Where clients train. Blocks of work come back in the order in which they were given.
+
+    name: which engine it is, with what it chose. equality: how far its numbers may differ from those of `serial`.
+    sums: whether blocks come back as `SumResult`; then no part sees the update of a single client.
+    """
+
+    name: str
+    equality: str = "unknown"
+    problem: Problem
+    sums: bool = False
+
+    @abstractmethod
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
+        """Train block after block, with a bounded number in flight."""
+
+    def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
+        """The scores of models on a split."""
+        return [self.problem.scores(self.tally(w, split)) for w in models]
+
+    def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
+        """The scores of a model on all splits as a round records them; with `clients`, their spread over clients."""
+        row: dict[str, float] = {}
+        for split in self.problem.splits:
+            tally = self.tally(w, split)
+            scores = self.problem.scores(tally)
+            row |= {f"{split}_{name}" if split else name: score for name, score in scores.items()}
+            if clients and split == "test":
+                row |= self.problem.spread(tally)
+        return row
+
+    def tally(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a split, piece after piece."""
+        return self.problem.total(w, split)
+
+    def loss(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on the data of each client."""
+        return self.problem.losses(w, clients)
+
+    def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of `loss` from one mini-batch of each client, drawn for round t."""
+        return self.problem.batch_losses(w, clients, batch_size, seed, t)
+
+    def table(self, n: int, seen: int, like: Vec) -> ClientTable:
+        """A row per client in the memory of the workers (`state=workers`)."""
+        raise ArnoError(
+            "state=workers", f"engine {self.name} has no workers to hold rows", "use engine=ray, or state=disk"
+        )
+
+    def keep_logs(self, folder: Path) -> None:  # noqa: B027
+        """Put the engine's own logs, if it has any, into a folder."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what the engine holds."""
+
+
+def added(tallies: Iterable[Tensor]) -> Tensor:
+    """The sum of statistics, added in the order in which they come."""
+    first, *rest = tallies
+    total = first.clone()
+    for tally in rest:
+        total += tally
+    return total

@@ -1,0 +1,95 @@
+"""Softmax regression, linear regression and perceptrons: the gradient written out as matrix products.
+
+δ ← ∂loss/∂outputs, and down the layers ∇W = δᵀ h, ∇b = Σ δ, δ ← (δ W) ∘ act′
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..core.layout import Layout
+from ..tasks.task import Task
+from .chain import Step
+from .kernel import Kernel
+
+
+def activation_of(chain: Sequence[Step]) -> str | None:
+    """The activation between the linear layers of a chain, "" where there is one layer; None if it is no perceptron.
+
+    >>> linear, tanh = Step("linear"), Step("tanh")
+    >>> activation_of([Step("flatten"), linear, tanh, linear]), activation_of([linear]), activation_of([linear, tanh])
+    ('tanh', '', None)
+    """
+    kinds = [step.kind for step in chain]
+    kinds = kinds[1:] if kinds[:1] == ["flatten"] else kinds
+    between = set(kinds[1::2])
+    if len(kinds) % 2 == 0 or set(kinds[::2]) != {"linear"} or len(between) > 1 or not between <= {"relu", "tanh"}:
+        return None
+    return next(iter(between), "")
+
+
+class Dense(Kernel):
+    """A chain of linear layers."""
+
+    name = "dense"
+
+    def __init__(self, module: nn.Module, task: Task, chain: Sequence[Step]) -> None:
+        super().__init__(module, task)
+        self.layers = Layers(self.layout, chain, self.w, self.g)
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """A row per sample."""
+        return x.flatten(1)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The last layer's."""
+        return self.layers.outputs(x.flatten(1))
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """One pass forward and one back."""
+        inputs: list[Tensor] = []
+        loss, delta = self.task.gradient(self.layers.outputs(x, inputs), y)
+        self.layers.backward(delta, inputs)
+        return loss
+
+
+class Layers:
+    """The linear layers of a chain: weights are read from the flat buffer `w`, gradients are written into `g`."""
+
+    def __init__(self, layout: Layout, chain: Sequence[Step], w: Tensor, g: Tensor) -> None:
+        names = [step.name for step in chain if step.kind == "linear"]
+        self.tanh = chain[-2].kind == "tanh" if len(names) > 1 else False
+        of, into = layout.views(w), layout.views(g)
+        *self.hidden, self.head = [(of[f"{name}.weight"].t(), of[f"{name}.bias"]) for name in names]
+        *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
+
+    def outputs(self, x: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+        """What the last layer returns; the input of every layer is added to `inputs`."""
+        for matrix, bias in self.hidden:
+            if inputs is not None:
+                inputs.append(x)
+            z = torch.addmm(bias, x, matrix)
+            x = z.tanh_() if self.tanh else z.relu_()
+        if inputs is not None:
+            inputs.append(x)
+        matrix, bias = self.head
+        return torch.addmm(bias, x, matrix)
+
+    def backward(self, delta: Tensor, inputs: list[Tensor], below: Tensor | None = None) -> None:
+        """Write the gradient of all layers; the gradient with respect to the first input goes into `below`."""
+        h, (matrix, _) = inputs.pop(), self.head
+        to, to_bias = self.top
+        while True:
+            torch.mm(delta.t(), h, out=to)
+            torch.sum(delta, 0, out=to_bias)
+            if not inputs:
+                if below is not None:
+                    torch.mm(delta, matrix.t(), out=below)
+                return
+            delta = (delta @ matrix.t()).mul_(1 - h * h if self.tanh else h > 0)
+            h = inputs.pop()
+            matrix, _ = self.hidden[len(inputs)]
+            to, to_bias = self.below[len(inputs)]

@@ -1,0 +1,331 @@
+"""Supervised learning: data × clients × network × task. All clients share one data set in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.contracts import Clients, Problem
+from ..core.layout import Layout, bind, flatten
+from ..core.metric import TRAIN_LOSS, Metric
+from ..core.seeds import key, stream
+from ..core.work import Job, SubModel, Vec
+from ..data.dataset import Transform
+from ..data.partition import Partition
+from ..errors import ArnoError
+from ..kernels.choose import choose, for_scoring, for_training, wants_channels_last
+from ..kernels.kernel import Kernel
+from ..models.network import Network, Units, last_linear, narrow
+from ..tasks.classification import Classification
+from ..tasks.task import Task
+
+#: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
+CHUNK = 2**22
+#: At most so many numbers are scored at a time, in 16 to 256 samples.
+EVAL = 2**18
+
+
+class Supervised(Problem):
+    """The mean loss of a network over the samples of each client.
+
+    x, y: all training samples and their targets; `partition` says which belong to whom.
+    build: makes the network; called once, under a seed of its own.
+    task: what the outputs mean; by default classification with as many classes as there are labels.
+    transform: from stored samples to network inputs, on whole batches.
+    splits: held-out samples by name (`val`, `test`): x and y; `balanced` is made of `val` when it is first needed.
+    channels_last: images with the channels of a pixel side by side, which convolutions on a CPU compute faster; the
+        default where there are any. It rounds differently, so it is part of the run.
+    seed: of the balanced split.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        partition: Partition,
+        build: Callable[[], nn.Module],
+        *,
+        task: Task | None = None,
+        transform: Transform | None = None,
+        splits: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        name: str = "supervised",
+        fingerprint: str = "",
+        channels_last: bool | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        self.device, self.dtype = torch.device(device), dtype
+        self.name, self.dataset_fingerprint, self.seed = name, fingerprint, seed
+        self.task = task or Classification(int(y.max()) + 1)
+        self.x, self.y = x.to(self.device), self._targets(y)
+        self.partition, self.transform, self.build = partition, transform or Transform(), build
+        self.held_out = {name: (a.to(self.device), self._targets(b)) for name, (a, b) in (splits or {}).items()}
+        self.splits = tuple(split for split in ("test", "val") if split in self.held_out)
+        self.clients = Clients(partition.sizes)
+        self.metrics = declared(self.task, self.splits)
+        self.selects = self.task.metrics[0].on("val") if "val" in self.held_out else None
+        self.module = self._make(0)
+        self.channels_last = wants_channels_last(self.module, channels_last)
+        self.kernel = choose(self.module, self.shape, self.channels_last).name
+        self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
+
+    @property
+    def headline(self) -> tuple[Metric, ...]:
+        """The scores on the test data, the score that selects the best model, the training loss."""
+        test = [metric.on(split) for split in self.splits[:1] for metric in self.task.metrics]
+        return (*test, *([self.selects] if self.selects and self.selects not in test else []), TRAIN_LOSS)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of one sample."""
+        return self.x.shape[1:]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Stored samples as the network takes them: normalised, in the memory layout that suits it."""
+        x = self.transform.normalise(x, self.dtype)
+        if not self.channels_last or x.ndim != 4:
+            return x
+        if x.shape[1] == 1:  # both layouts are the same bytes: only the strides differ
+            _, _, height, width = x.shape
+            return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
+        return x.contiguous(memory_format=torch.channels_last)
+
+    def init(self, seed: int) -> Vec:
+        """Freshly initialised weights, from a stream of their own."""
+        return flatten(self._make(seed))
+
+    def learner(self, window: SubModel | None = None) -> SupervisedLearner:
+        """The network with flat buffers, or the smaller network of a window."""
+        module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
+        return SupervisedLearner(self, for_training(module, self.shape, self.task, self.channels_last))
+
+    @cached_property
+    def eval_batch(self) -> int:
+        """How many samples are scored at a time: a power of two."""
+        return min(256, 1 << (max(16, EVAL // self.x[0].numel()).bit_length() - 1))
+
+    @cached_property
+    def head(self) -> tuple[slice, slice]:
+        """The places of the last linear layer's weight and bias in the vector."""
+        found = last_linear(self.module)
+        if found is None:
+            raise ArnoError(
+                f"{type(self.module).__name__} has no linear layer", "this method works on the last one", ""
+            )
+        return self.layout.slot(f"{found[0]}.weight").span, self.layout.slot(f"{found[0]}.bias").span
+
+    def pieces(self, split: str) -> list[tuple[int, int]]:
+        """Batches of the split."""
+        n = len(self.split(split)[1])
+        return [(at, min(at + self.eval_batch, n)) for at in range(0, n, self.eval_batch)]
+
+    def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
+        """The task's statistics of a piece of a split."""
+        x, y = (whole[first:last] for whole in self.split(split))
+        total: Tensor | None = None
+        for outputs, targets in self._forward(w, x, y):
+            tally = self.task.tally(outputs, targets)
+            total = tally if total is None else total + tally
+        assert total is not None
+        return total
+
+    def scores(self, tally: Tensor) -> dict[str, float]:
+        """The task's metrics."""
+        return self.task.scores(tally)
+
+    def spread(self, tally: Tensor) -> dict[str, float]:
+        """The task's spread over clients, where clients hold labels."""
+        counts = self.label_counts()
+        return {} if counts is None else self.task.spread(tally, counts)
+
+    def label_counts(self) -> Tensor | None:
+        """How many samples of each class each client holds, [N, classes]."""
+        return self.partition.label_counts(self.y.cpu(), self.task.classes) if self.task.classes else None
+
+    def describe(self) -> str:
+        """The problem in a few words."""
+        skew = ""
+        if self.task.classes:
+            skew = f" (heterogeneity {self.partition.heterogeneity(self.y.cpu(), self.task.classes):.2f})"
+        return f"{self.name}: {self.clients.n} clients{skew}, {self.layout.d:,} parameters"
+
+    def fingerprint(self) -> str:
+        """A digest of the data set."""
+        return self.dataset_fingerprint
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: without what is cached and what only the server needs."""
+        behind = ("build", "_scorer")
+        return {name: value for name, value in vars(self).items() if name not in behind}
+
+    def split(self, name: str) -> tuple[Tensor, Tensor]:
+        """Held-out samples and targets; `balanced` is made of `val` once, as the task says."""
+        if name == "balanced" and name not in self.held_out:
+            x, y = self.split("val")
+            rows = self.task.balanced(y, self.seed).to(self.device)
+            self.held_out[name] = x[rows], y[rows]
+        if name not in self.held_out:
+            raise ArnoError(f"no {name} data", "this score needs them", "set data.val above 0" if name == "val" else "")
+        return self.held_out[name]
+
+    def losses(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on the samples of each client."""
+        return self._losses(w, (self.partition[k] for k in clients.tolist()))
+
+    def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """The same on one mini-batch of each client's samples, drawn without replacement for round t."""
+        batches = []
+        for k, size in zip(clients.tolist(), batch_size.tolist(), strict=True):
+            rows = self.partition[k]
+            batches.append(rows[torch.randperm(len(rows), generator=stream(seed, "select/batch", t, k))[:size]])
+        return self._losses(w, batches)
+
+    def model(self, w: Vec) -> nn.Module:
+        """The network with the weights `w`, in evaluation mode."""
+        module = deepcopy(self.module)
+        bind(module, w.detach().clone())
+        return module.eval()
+
+    def _losses(self, w: Vec, samples: Iterable[Tensor]) -> Tensor:
+        out = []
+        for rows in (rows.to(self.device) for rows in samples):
+            x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
+            sums = [self.task.loss(z, b, "sum") for z, b in self._forward(w, x, y)]
+            out.append(torch.stack(sums).sum() / len(rows))
+        return torch.stack(out)
+
+    @torch.inference_mode()
+    def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        self._scorer.w.copy_(w)
+        for some, targets in zip(x.split(self.eval_batch), y.split(self.eval_batch), strict=True):
+            yield self._scorer.outputs(self.inputs(some)), targets
+
+    @cached_property
+    def _scorer(self) -> Kernel:
+        return for_scoring(self.module, self.shape, self.task, self.channels_last)
+
+    def _targets(self, y: Tensor) -> Tensor:
+        """Targets on the device; numbers have a column per output."""
+        y = y.to(self.device)
+        return y.view(len(y), -1) if y.is_floating_point() else y
+
+    def _make(self, seed: int) -> nn.Module:
+        with seeded(key(seed, "init")):
+            return self.build().to(self.device, self.dtype)
+
+
+def declared(task: Task, splits: Iterable[str]) -> tuple[Metric, ...]:
+    """The metrics that a round of this task records."""
+    held = [metric.on(split) for split in splits for metric in task.metrics]
+    return (*held, *task.client_metrics, TRAIN_LOSS)
+
+
+@dataclass
+class View:
+    """What a term of the loss may look at: the batch, outputs, feature levels, the network under other weights."""
+
+    learner: SupervisedLearner
+    job: Job
+    x: Tensor
+    y: Tensor
+    outputs: Tensor
+    embedding: Tensor
+    levels: list[Tensor]
+
+    def frozen(self, w: Vec) -> Tensor:
+        """The embedding of the batch under other weights, without gradients."""
+        window = self.job.window  # a buffer of its own below: kernels round by alignment
+        w = w[window.index] if window is not None and window.extract else w.clone()
+        with torch.no_grad():
+            views = {f"network.{name}": view for name, view in self.learner.kernel.layout.views(w).items()}
+            z: Tensor = torch.func.functional_call(_Embedding(self.learner.network), views, (self.x,))
+        return z
+
+
+class _Embedding(nn.Module):
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network.embed(x)
+
+
+class SupervisedLearner:
+    """A kernel fed with the batches of a client."""
+
+    def __init__(self, problem: Supervised, kernel: Kernel) -> None:
+        self.problem, self.kernel = problem, kernel
+        self.w, self.p, self.g = kernel.w, kernel.p, kernel.g
+        self._shuffle = torch.Generator()
+
+    @property
+    def module(self) -> nn.Module:
+        """The network that trains."""
+        return self.kernel.module
+
+    @property
+    def network(self) -> Network:
+        """The same, where a method needs its embedding."""
+        if not isinstance(self.module, Network):
+            name = type(self.module).__name__
+            raise ArnoError(f"a loss term on {name}", "it needs the embedding of a network", "subclass Network")
+        return self.module
+
+    def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every epoch a new order; consecutive batches of it, the last one smaller."""
+        problem, size = self.problem, job.batch_size
+        rows = problem.partition[job.client]
+        shuffle = job.stream("batches", self._shuffle)
+        augment = job.stream("augment") if job.sgd.augment else None
+        chunk = max(1, CHUNK // (size * problem.shape.numel())) * size
+        with self._own_draws(job):
+            for _ in range(job.epochs):
+                order = rows.index_select(0, torch.randperm(len(rows), generator=shuffle)) if job.sgd.shuffle else rows
+                order = order.to(problem.device)
+                for piece in order.split(chunk) if len(order) > chunk else (order,):
+                    x, y = problem.x.index_select(0, piece), problem.y.index_select(0, piece)
+                    if augment is not None:
+                        x = problem.transform.augment(x, augment)
+                    x = self.kernel.arranged(problem.inputs(x))
+                    yield from zip(x.split(size), y.split(size), strict=True)
+
+    def _own_draws(self, job: Job) -> AbstractContextManager[None]:
+        """A network may draw random numbers (dropout): its draws must not depend on the order of clients."""
+        if isinstance(self.module, Network):
+            return nullcontext()
+        return seeded(key(job.seed, "network", job.round, job.client))
+
+    def autograd(self, job: Job) -> bool:
+        """Where the network's gradient is not written out, or a method adds terms to the loss."""
+        return not self.kernel.written_out or bool(job.terms)
+
+    def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
+        """∇ℓ into `g`; ℓ is the task's mean loss plus the method's terms."""
+        x, y = batch
+        if not job.terms:
+            return self.kernel.gradient(x, y)
+        self.g.zero_()
+        levels: list[Tensor] = []
+        z = self.network.embed(x, levels)
+        outputs = self.network.head(z)
+        view = View(self, job, x, y, outputs, z, levels)
+        loss = self.problem.task.loss(outputs, y) + sum(term(view) for term in job.terms)
+        loss.backward()
+        return loss.detach()
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Torch's global stream seeded with `number`, and restored afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        yield

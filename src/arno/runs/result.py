@@ -1,0 +1,102 @@
+"""A run, read from its folder."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.metric import Metric
+from ..records import metrics
+from ..records.folder import RunFolder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from ..core.contracts import Problem
+
+
+class RunResult:
+    """A run, read from its folder. Nothing but `problem` and `model` runs code of the method, the data or the network.
+
+    rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round. metrics: the
+    declarations of the scores. final, best: the vector after the last round, and the best one by validation data.
+    model(): the network with those weights.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = RunFolder.open(Path(path))
+        self.path = self.folder.path
+
+    def __repr__(self) -> str:
+        return f"RunResult({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return self.folder.config()
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """`metrics.jsonl`, what each round recorded."""
+        return metrics.read(self.path)
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """The same as a table, one row per round."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=None if self.rows else ["round"]).set_index("round")
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The declarations of the recorded scores, in order of preference."""
+        return self.folder.metrics()
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """`clients.parquet`, one row per client and round; of an unfinished run, what it has saved."""
+        import pandas as pd
+
+        pieces = [pd.read_parquet(piece) for piece in self.folder.client_records()]
+        return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int32] | None:
+        """How many samples of each class each client holds, [clients, classes]; None if the run did not record it."""
+        import numpy as np
+
+        path = self.path / "counts.npy"
+        return np.load(path) if path.exists() else None
+
+    @cached_property
+    def final(self) -> Tensor:
+        """The model after the last round."""
+        return self._vector("final")
+
+    @cached_property
+    def best(self) -> Tensor:
+        """The best model by validation data (the last one if nothing was held out)."""
+        return self._vector("best")
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem (data, partition, network), built again from the configuration."""
+        from ..config import build
+        from ..config.settings import current
+
+        config = current(self.config)
+        problem: Problem = build.problems.build(config["problem"], config)
+        return problem
+
+    def model(self, which: str = "best") -> nn.Module:
+        """The network with the weights of `best` or `final`, in evaluation mode."""
+        return self.problem.model(self.best if which == "best" else self.final)
+
+    def _vector(self, name: str) -> Tensor:
+        from ..records.checkpoint import read_tensors
+
+        return read_tensors(self.path / f"{name}.safetensors")[0]["w"]
