@@ -1,4 +1,4 @@
-"""The one error a user is meant to see: what was given, which rule it breaks, what to do instead."""
+"""The one error that users see: the value that was given, the rule that it breaks, the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class ArnoError(Exception):
-    """Bad input or a condition the user can mend. The command line prints it on one line, exit status 2.
+    """Bad input, or a condition that the user can correct. The command line prints it on one line, exit status 2.
 
     >>> str(ArnoError("alpha = -1", "it must be positive", "try partition.alpha=0.5"))
     'alpha = -1: it must be positive; try partition.alpha=0.5'
@@ -22,11 +22,11 @@ class ArnoError(Exception):
 
 
 class Diverged(ArnoError):
-    """The numbers of a run are not finite: a result, where other errors are none."""
+    """The numbers of a run are not finite. A comparison counts this as a result, other errors as a missing result."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
-    """The error for a name nobody registered: it offers the nearest known one.
+    """The error for a name that is not registered; it offers the nearest known name.
 
     >>> str(unknown("method", "fedpox", ["fedavg", "fedprox"]))
     "unknown method 'fedpox': known are fedavg, fedprox; did you mean 'fedprox'?"

@@ -63,7 +63,7 @@ class Registry:
         return {name: module for module, path in files.items() for name in call.findall(path.read_text("utf-8"))}
 
     def info(self, name: str) -> Mapping[str, Any]:
-        """What was said of `name` when it was registered; nothing of a user's own."""
+        """The information given when `name` was registered; empty for a user's own factory."""
         if name == "custom":
             return {}
         self.get(name)
@@ -86,7 +86,7 @@ class Registry:
         return self._factories[name]
 
     def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:
-        """What a user may set: the fields of a dataclass, the keyword-only parameters of anything else."""
+        """What a user may set: the fields of a dataclass, or the keyword-only parameters of a function."""
         factory = self.get(name, target)
         parameters = inspect.signature(factory, eval_str=True).parameters.values()
         return {p.name: p for p in parameters if is_dataclass(factory) or p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -102,7 +102,7 @@ _LOADED: dict[str, None] = {}
 
 
 def loaded_targets() -> list[str]:
-    """The users' own factories that this process has imported; a new process needs them too."""
+    """The users' own factories that this process has imported; a new worker process must import them too."""
     return list(_LOADED)
 
 

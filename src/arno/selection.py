@@ -1,4 +1,4 @@
-"""Who takes part in a round. A selection is a part like any other; it serves every method and problem.
+"""Client selection: which clients take part in a round. A selection is a part; it works with every method and problem.
 
 Cohorts come from streams keyed by the run's seed and the round alone, so that all methods at one seed see the same
 clients (as far as the rule does not look at the model). p_k is a client's share of the data.
@@ -7,9 +7,9 @@ clients (as far as the rule does not look at the model). p_k is a client's share
     uniform       m clients without replacement, all equally likely
     powd          d candidates without replacement with probability p, of which the m with the largest loss F_k(w)
     cpowd         powd with the loss estimated on one mini-batch of the client's own samples
-    rpowd         powd with the loss each client reported last; clients not heard of yet come first
+    rpowd         powd with the loss that each client reported last; clients without a report come first
     adapowd       powd with d shrinking to m over the run
-    roundrobin    m clients after the other, in the order of their ids
+    roundrobin    the next m clients in the order of their ids
     schedule      the cohorts of a file
 
 Power-of-choice: Cho, Wang, Joshi: Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022,
@@ -42,7 +42,7 @@ selections = Registry("select", "arno.selection", "selections.register")
 
 @selections.register("uniform")
 def uniform(participation: float) -> Part:
-    """m clients, each equally likely, none twice."""
+    """m different clients, all equally likely."""
     return Uniform(participation)
 
 
@@ -85,20 +85,20 @@ def adapowd(participation: float, *, d: int | None = None, until: float = 0.5) -
     """Power-of-choice whose d shrinks to m: quick at first, unbiased in the end.
 
     d: number of candidates in the first round; all clients by default.
-    until: the share of the run after which d has come down to m.
+    until: the share of the run after which d equals m.
     """
     return ShrinkingPowerOfChoice(participation, d, until)
 
 
 @selections.register("roundrobin")
 def roundrobin(participation: float) -> Part:
-    """The clients in the order of their ids, m a round, from the first again after the last."""
+    """The next m clients in the order of their ids; after the last client the first one follows."""
     return RoundRobin(participation)
 
 
 @selections.register("schedule")
 def schedule(participation: float, *, path: str = "") -> Part:
-    """The cohorts listed in a JSON file: one list of client ids per round, repeated from the start when it ends.
+    """The cohorts of a JSON file: one list of client ids per round, repeated from the start after the last one.
 
     path: the file.
     """
@@ -179,11 +179,11 @@ class PowerOfChoice(Selection):
         self._cost = (0, 0)
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """Draw the candidates, score them, keep the worst served."""
+        """Draw the candidates and keep those with the largest loss."""
         p = self._p if isinstance(ids, range) else self._p[np.asarray(ids)]
         times = race(uniforms(self._base, t, len(ids)), p)
         candidates = take(ids, torch.from_numpy(first(times, min(self.candidates(t), len(ids)))))
-        if len(candidates) <= self._m:  # all of them stay: nothing needs to be known
+        if len(candidates) <= self._m:  # all of them stay, so no loss is needed
             self._cost = (0, 0)
             return candidates
         scores = self.scores(candidates, t).double().cpu().numpy()
@@ -211,7 +211,7 @@ class BatchPowerOfChoice(PowerOfChoice):
     batch_size: int | None = None
 
     def start(self, fed: Federation) -> None:
-        """Settle everybody's batch size."""
+        """Note the batch size of every client."""
         super().start(fed)
         spec = fed.local.batch_size if self.batch_size is None else self.batch_size
         name = "local.batch_size" if self.batch_size is None else "select.batch_size"
@@ -230,12 +230,12 @@ class ReportedPowerOfChoice(PowerOfChoice):
     """Candidates are scored by the mean loss over their steps when they last trained; ∞ before that (rpow-d)."""
 
     def start(self, fed: Federation) -> None:
-        """Nobody has reported."""
+        """No client has reported a loss."""
         super().start(fed)
         self.reported = torch.full((fed.n,), torch.inf, dtype=torch.float64)
 
     def scores(self, clients: Tensor, t: int) -> Tensor:
-        """What the candidates said last."""
+        """The losses that the candidates reported last."""
         return self.reported[clients]
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
@@ -251,9 +251,9 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
     until: float = 0.5
 
     def start(self, fed: Federation) -> None:
-        """Refuse a run without an end, and shares that are none."""
+        """Refuse a run without a number of rounds, and an `until` outside (0, 1]."""
         if fed.rounds is None:
-            raise ArnoError("adapowd in a federation without an end", "d shrinks over the run", "give rounds=")
+            raise ArnoError("adapowd without a number of rounds", "d shrinks over the run", "give rounds=")
         if not 0 < self.until <= 1:
             raise ArnoError(f"select.until = {self.until:g}", "it must be above 0 and at most 1", "try select.until=1")
         super().start(fed)
@@ -271,7 +271,7 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
 
 @dataclass
 class RoundRobin(Selection):
-    """m after m."""
+    """The clients in turn."""
 
     participation: float
 
@@ -287,7 +287,7 @@ class RoundRobin(Selection):
 
 @dataclass
 class Fixed(Part):
-    """Given cohorts, one per round, from the first again after the last."""
+    """Given cohorts, one per round; after the last cohort the first one follows."""
 
     cohorts: Sequence[Sequence[int]]
     roles: ClassVar[frozenset[str]] = frozenset({"select"})
@@ -300,7 +300,7 @@ class Fixed(Part):
         """Refuse ids that do not exist."""
         for k in {k for cohort in self.cohorts for k in cohort}:
             if not 0 <= k < fed.n:
-                raise ArnoError(f"client {k} in the schedule", f"ids run from 0 to {fed.n - 1}", "correct the schedule")
+                raise ArnoError(f"client {k} in the cohort list", f"ids run from 0 to {fed.n - 1}", "correct the list")
 
     def select(self, ids: Ids, t: int) -> Ids:
         """The round's cohort."""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 ABOUT = """\
 Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting that only one
 method has, or has otherwise, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
-Of the comparison itself: out=DIR (default: compare), target=0.9 (what it takes to reach it), metric=test_accuracy
-(default: test_f1), test=wilcoxon (default: t).
+Of the comparison itself: out=DIR (default: compare), target=0.9 (the cost to reach it), metric=test_accuracy
+(default: the task's first metric), test=wilcoxon (default: t).
 
-What is compared are the methods or, where there is one, the values of the first key that has several; with more keys
-that vary, within each of their combinations. The first method is the reference of the paired differences.
-Given again with the same out=, finished cells are skipped, stopped ones go on; failed ones wait for --retry.
+Methods are compared; with a single method, the values of the first key that has several are compared. If more keys
+vary, the comparison is made within each of their combinations. The first method is the reference of the paired differences.
+With the same out= again, finished cells are skipped, stopped cells continue, and failed cells are run with --retry.
 """
 
 EXAMPLES = """\

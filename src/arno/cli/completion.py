@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def words(line: list[str]) -> list[str]:
-    """What may stand where the line ends.
+    """The words that can complete the line.
 
     >>> words(["arno res"]), words(["arno run method=fedp"])
     (['resume'], ['method=fedprox'])
@@ -51,7 +51,9 @@ def words(line: list[str]) -> list[str]:
     last = typed[-1]
     if len(typed) == 1:
         return [name for name in COMMANDS if name.startswith(last)]
-    if typed[0] in ("conform", "report") or (typed[0] == "resume" and len(typed) == 2):  # files: the shell knows them
+    if typed[0] in ("conform", "report") or (
+        typed[0] == "resume" and len(typed) == 2
+    ):  # the shell completes file names
         return []
     from ..config.settings import GROUPS, describe
 

@@ -1,4 +1,4 @@
-"""The command line of FedRCL with QR-Mix, as its README writes it, translated to Arno's own.
+"""The command line of FedRCL with QR-Mix, translated to that of Arno.
 
     python federated_train.py client=fedrcl dataset=cifar10 server.type=ServerM trainer.global_rounds=200 \\
         trainer.num_clients=100 trainer.participation_rate=0.05 split.alpha=0.3 qrmix.stage2=false
@@ -75,7 +75,7 @@ COLOUR = ("cifar10", "cifar100", "tinyimagenet")
 
 @dataclass
 class Translation:
-    """Arno's settings for a command line, and what the reader should know about it."""
+    """Arno's settings for a command line, and notes for the user."""
 
     overrides: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ def translate(arguments: Sequence[str]) -> Translation:
     if given.get("server.type") == "ServerAdam":
         values.setdefault("trainer.global_lr", "0.01")
     out.overrides += [f"{SAME[key]}={value}" for key, value in values.items()]
-    out.overrides += ["data.val=0", "local.clip=10"]  # all of the training data is for training there
+    out.overrides += ["data.val=0", "local.clip=10"]  # FedRCL holds out no validation data
     if values["dataset"] in COLOUR:
         out.overrides.append("local.augment=true")
     if "load_model_path" in given:
@@ -117,7 +117,7 @@ def translate(arguments: Sequence[str]) -> Translation:
 
 
 def find(text: str) -> str:
-    """The checkpoint that a `load_model_path` means; a path that exists stands for itself."""
+    """The checkpoint that a `load_model_path` names; an existing path is taken as it is."""
     path = Path(text).expanduser()
     name = re.fullmatch(r"model_e(\d+)\.pth", path.name)
     if path.exists() or not name:

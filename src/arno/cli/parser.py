@@ -9,14 +9,14 @@ from ..errors import ArnoError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as every other error of Arno: one line, exit status 2."""
+    """argparse whose errors are ArnoErrors: one line, exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Raise it; `main` prints it."""
         raise ArnoError(self.prog, message, f"see {self.prog} --help")
 
     def settings(self, arguments: list[str]) -> argparse.Namespace:
-        """Options and settings in any order; whoever writes a setting as an option is told how it is written."""
+        """Parse options and settings in any order; a setting written as an option is refused with the right form."""
         options, extra = self.parse_known_intermixed_args(arguments)
         if extra:
             key, _, value = extra[0].lstrip("-").partition("=")

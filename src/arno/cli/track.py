@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     if options.follow and hasattr(os, "nice"):
-        os.nice(10)  # the run comes first
+        os.nice(10)  # the run has priority
 
     from ..tracking.follow import send
 

@@ -1,4 +1,4 @@
-"""From a configuration to objects."""
+"""Build the objects that a configuration describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ problems = Registry("problem", "arno.config.build")
 
 
 def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Federation:
-    """Build problem, engine, selection and method; `parts` stand in for the configured method."""
+    """Build problem, engine, selection and method; `parts` replace the configured method."""
     problem: Problem = problems.build(config["problem"], config)
     selection = registry("select").build(config["select"], config["participation"])
     engine = registry("engine").build(config["engine"], problem)
@@ -123,14 +123,14 @@ def method(config: dict[str, Any]) -> list[Part]:
 
 
 def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:
-    """Where tables of clients lie: in memory, on disk, with the workers."""
+    """Where client tables are stored: in memory (None), in a folder, in the workers."""
     if config["state"] == "workers":
         return "workers"
     return state_folder(config) if config["state"] == "disk" else None
 
 
 def state_folder(config: dict[str, Any]) -> Path:
-    """Where the run's folder is (or will be): room for tables on disk."""
+    """The parent of the run's folder, for client tables on disk."""
     folder = Path(config["out"]).parent if config["out"] else Path("runs")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def registered(group: str) -> dict[str, list[str]]:
-    """The names of a group and their settings, read from the sources: importing them takes too long for a key press.
+    """The names of a group and their settings, read from the sources because importing them is too slow for completion.
 
     >>> registered("partition")["shards"]
     ['shards']

@@ -30,7 +30,7 @@ def setting(default: Any, text: str) -> Any:
 
 
 def section(kind: type) -> Any:
-    """A field that is a section of its own."""
+    """A field that is a section with settings of its own."""
     return field(default_factory=kind)
 
 
@@ -98,12 +98,12 @@ class Config:
 GROUPS = ("method", "problem", "data", "task", "partition", "model", "select", "engine")
 #: Earlier names of a group's kinds.
 RENAMED = {("problem", "classification"): "supervised"}
-#: Settings of a group that its factories need not know.
+#: Settings that every kind of a group has; its factories do not get them.
 COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "data": {"val": (float | None, None)},
     "model": {"channels_last": (bool | None, None)},
 }
-#: Changing these between the parts of a run does not change what is computed.
+#: A run may be continued with other values of these: they do not change what is computed.
 FREE = ("rounds", "eval", "checkpoint", "track", "out", "state", "engine.address", "engine.timeout", "engine.workers")
 
 
@@ -129,7 +129,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     ('fedprox', 0.1, 0.01, 50)
     """
     below, above = list(flat(base or {})), [parse(text) for text in overrides]
-    for group in GROUPS:  # another kind than the base's: what the base set for its own kind falls away
+    for group in GROUPS:  # another kind than in the base: drop the base's settings of its own kind
         if _kind(group, below) != _kind(group, [*below, *above]):
             shared = {group, f"{group}.kind", *(f"{group}.{name}" for name in COMMON.get(group, ()))}
             below = [(key, value) for key, value in below if key.split(".")[0] != group or key in shared]
@@ -145,7 +145,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
         if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
             _set(config, key, value)
     if "cores" in config.engine and config.engine.cores == 0:
-        config.engine.cores = os.cpu_count() or 1  # how one client rounds on several cores is part of the run
+        config.engine.cores = os.cpu_count() or 1  # the number of cores changes rounding, so it is part of the run
     _check(config)
     return config
 
@@ -199,7 +199,7 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """What matters to the computation and differs, as `key: a → b`."""
+    """Settings that change the computation and differ, as `key: a → b`."""
     left, right = dict(flat(a)), dict(flat(b))
     keys = [k for k in sorted(left.keys() | right.keys()) if k not in FREE and k.split(".")[0] not in FREE]
     return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
@@ -236,7 +236,7 @@ def describe() -> Iterator[tuple[str, Any, str]]:
 
 
 def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
-    """Which factory of a group was chosen; the last word counts."""
+    """The kind of a group that was chosen last."""
     chosen = [value for key, value in given if key in (group, f"{group}.kind")]
     if chosen and not isinstance(chosen[-1], str):
         raise ArnoError(f"{group} = {chosen[-1]}", "a group is chosen by name", f"write {group}=NAME")
@@ -328,11 +328,11 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
 
 
 def _owners(key: str) -> list[str]:
-    """The choices of groups that have this setting, as one writes them."""
+    """The kinds that have this setting, as they are written on the command line."""
     found = []
     for group in GROUPS:
         for name in registry(group).names():
-            with suppress(ArnoError):  # one whose file is the user's
+            with suppress(ArnoError):  # `custom` needs a target
                 if key in registry(group).settings(name):
                     found.append(f"{group}={name} {group}.{key}")
     return found
@@ -363,7 +363,7 @@ def written(value: Any) -> str:
 
 
 def _rule(error: Exception) -> str:
-    """What OmegaConf demands, in a user's words."""
+    """The rule in an error of OmegaConf, in plain words."""
     said = _first(error)
     choice = re.search(r"expected one of \[(.*)\]", said)
     if choice:
@@ -384,7 +384,7 @@ def _first(error: Exception) -> str:
 
 
 def _check(config: DictConfig) -> None:
-    """The rules that no factory knows."""
+    """Check the general settings."""
     for key, least in (
         ("clients", 1),
         ("rounds", 1),

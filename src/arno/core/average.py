@@ -43,5 +43,5 @@ def cosines(dot: Tensor, weight: Tensor, length: Tensor, norm: Tensor) -> Tensor
     dot, weight, length, norm = dot.double(), weight.double(), length.double(), norm.double()
     own = weight * norm.square()
     others = (length.square() - weight * (2 * dot - own)).clamp(min=0).sqrt()  # ‖mean − p_k Δ_k‖
-    known = (norm > 0) & (others > 1e-2 * weight * norm)  # less is rounding, not direction
+    known = (norm > 0) & (others > 1e-2 * weight * norm)  # a smaller norm is rounding error and has no direction
     return ((dot - own) / (norm * others)).clamp(-1, 1).where(known, torch.nan)

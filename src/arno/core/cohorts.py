@@ -1,4 +1,4 @@
-"""The arithmetic of selecting clients, without torch: the parts of `selection.py` and the fast simulation share it.
+"""The arithmetic of selecting clients, without torch: the parts of `selection.py` and the fast simulation use it.
 
 Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: a stream costs nothing to begin, and
 compiled code repeats it number for number.
@@ -27,7 +27,7 @@ def cohort_size(participation: float, n: int) -> int:
 
 
 def candidates_size(d: int | None, m: int, n: int) -> int:
-    """How many candidates power-of-choice looks at: twice the cohort unless told otherwise.
+    """How many candidates power-of-choice considers: d if given, else twice the cohort.
 
     >>> candidates_size(None, 3, 30), candidates_size(9, 3, 30)
     (6, 9)
@@ -41,7 +41,7 @@ def candidates_size(d: int | None, m: int, n: int) -> int:
 
 
 def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
-    """The candidates of every round when d shrinks to m: geometrically, there after the share `until` of the run.
+    """The number of candidates in every round: it shrinks geometrically from d to m over the share `until` of the run.
 
     >>> shrunk(30, 3, 100, 0.5)[[0, 10, 25, 49, 50, 99]].tolist()
     [30, 19, 9, 3, 3, 3]
@@ -51,7 +51,7 @@ def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
 
 
 def uniforms(base: int, t: int | np.ndarray, n: int) -> np.ndarray:
-    """n numbers in (0, 1): the t-th stream of the key `base`; a row per stream for an array of them.
+    """n numbers in (0, 1) from stream t of the key `base`; for an array of streams a row each.
 
     >>> a, b = uniforms(7, 0, 100_000), uniforms(7, 1, 100_000)
     >>> round(float(a.mean()), 2), round(float(a.std() ** 2 * 12), 2), round(abs(float(np.corrcoef(a, b)[0, 1])), 1)
@@ -69,13 +69,13 @@ def race(u: np.ndarray, p: np.ndarray) -> np.ndarray:
 
     This is the Gumbel top-d rule, argmax of ln p_k − ln(−ln u_k), before its last logarithm.
     """
-    with np.errstate(divide="ignore"):  # a client without data comes last
+    with np.errstate(divide="ignore"):  # p = 0: a client without data comes last
         out: np.ndarray = -np.log(u) / p
     return out
 
 
 def first(times: np.ndarray, d: int) -> np.ndarray:
-    """The positions of the d smallest, in rising order.
+    """The positions of the d smallest values, in rising order.
 
     >>> first(np.array([0.3, 0.1, 0.9, 0.2]), 2).tolist()
     [1, 3]
@@ -86,7 +86,7 @@ def first(times: np.ndarray, d: int) -> np.ndarray:
 
 
 def heaviest(scores: np.ndarray, m: int) -> np.ndarray:
-    """The positions of the m largest scores; among equal ones the earlier comes first.
+    """The positions of the m largest scores; of equal scores the earlier position comes first.
 
     >>> heaviest(np.array([1.0, 3.0, 3.0, np.inf]), 2).tolist()
     [3, 1]

@@ -172,7 +172,7 @@ class Federation:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave (tables as their dictionaries of tensors)."""
+        """Restore what `state` returned (tables as their dictionaries of tensors)."""
         state = {unnumbered(name): value for name, value in state.items()}
         mine = self.state()
         if mine.keys() != state.keys():

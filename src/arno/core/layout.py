@@ -34,13 +34,13 @@ class Slot:
 
     @property
     def span(self) -> slice:
-        """The entries' place in the vector."""
+        """The slice of its entries in the vector."""
         return slice(self.start, self.start + self.numel)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a vector of `size` entries is a network: `d` parameters, then `size - d` buffers.
+    """How a vector of `size` entries holds a network: `d` parameters, then `size - d` buffers.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     >>> units = {"0.weight": ("h", None), "0.bias": ("h",), "2.weight": (None, "h")}
@@ -67,7 +67,7 @@ class Layout:
 
     @classmethod
     def plain(cls, d: int) -> Layout:
-        """The layout of a problem whose unknown is simply a vector."""
+        """The layout of a problem without a network, whose unknown is a vector."""
         return cls((Slot("w", (d,), 0),), d, d)
 
     @property
@@ -109,7 +109,7 @@ class Layout:
 
 
 def named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """What the vector holds: parameters in their order, then floating-point buffers."""
+    """The tensors in the vector: parameters in their order, then floating-point buffers."""
     yield from module.named_parameters()
     yield from ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
 
@@ -120,7 +120,7 @@ def flatten(module: nn.Module) -> Tensor:
 
 
 def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
-    """Make the network's parameters, buffers and gradients views of flat buffers: writing one writes the other."""
+    """Make the network's parameters, buffers and gradients views of flat buffers, so that they share memory."""
     start = 0
     for name, tensor in list(named_tensors(module)):
         stop = start + tensor.numel()

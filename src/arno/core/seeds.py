@@ -28,12 +28,12 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def stream(seed: int, purpose: str, *numbers: int, generator: torch.Generator | None = None) -> torch.Generator:
-    """A torch generator (on the CPU, so that devices agree) for this purpose; a new one, or `generator` begun anew."""
+    """A torch generator on the CPU for this purpose: a new one, or `generator` seeded again."""
     import torch
 
     return (generator or torch.Generator()).manual_seed(key(seed, purpose, *numbers))
 
 
 def numpy_stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
-    """A NumPy generator for this purpose, for the laws torch does not offer (Dirichlet, power, Gumbel, …)."""
+    """A NumPy generator for this purpose, for distributions that torch does not offer (Dirichlet, power, …)."""
     return np.random.default_rng(key(seed, purpose, *numbers))

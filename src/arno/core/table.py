@@ -27,7 +27,7 @@ class ClientTable:
     >>> (table.mean() * 1_000_000).tolist()
     [4.0, 4.0, 4.0]
 
-    With a `folder` the rows lie in a memory-mapped file there, which has no name and is gone when the process is.
+    With a `folder` the rows lie in a memory-mapped file there, which has no name and is deleted when the process ends.
     """
 
     def __init__(self, n: int, like: Vec, folder: Path | None = None) -> None:
@@ -35,7 +35,7 @@ class ClientTable:
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         if self._file is not None:
             weakref.finalize(self, self._file.close)
-        self._slot: dict[int, int] = {}  # row 0 stays zero: it stands for every client not seen yet
+        self._slot: dict[int, int] = {}  # row 0 stays zero: it is the row of all clients not seen yet
         self._rows = like.new_zeros((0, *like.shape))
         self._reserve(1)
         self._total = torch.zeros_like(like, dtype=torch.float64)
@@ -56,7 +56,7 @@ class ClientTable:
         self._rows[torch.tensor(slots, device=self._rows.device)] = rows
 
     def mean(self) -> Vec:
-        """The mean over all N clients, the unseen ones counting as zero."""
+        """The mean over all N clients; rows of unseen clients are zero."""
         return (self._total / self.n).to(self._rows.dtype)
 
     def _reserve(self, rows: int) -> None:
@@ -67,18 +67,18 @@ class ClientTable:
             grown = self._rows.new_zeros(shape)
             grown[: len(self._rows)] = self._rows
             self._rows = grown
-        else:  # a longer file reads as zero where nothing was written, and takes no room there
+        else:  # unwritten parts of a sparse file read as zero and take no disk space
             kind = self._rows.numpy().dtype
             self._file.truncate(prod(shape) * kind.itemsize)
             self._rows = torch.from_numpy(np.memmap(self._file, dtype=kind, mode="r+", shape=shape))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, for a checkpoint."""
+        """The whole table, for a checkpoint."""
         ids = torch.tensor(list(self._slot), dtype=torch.int64)
         return {"ids": ids, "rows": self._rows[1 : len(ids) + 1], "total": self._total}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Restore what `tensors` returned."""
         self._slot = {client: slot for slot, client in enumerate(tensors["ids"].tolist(), start=1)}
         self._reserve(len(self._slot) + 1)
         self._rows[1 : len(self._slot) + 1] = tensors["rows"]
@@ -86,7 +86,7 @@ class ClientTable:
 
 
 def refuse_if_too_large(rows: int, like: Vec, folder: Path | None) -> None:
-    """Say early that a table of `rows` clients cannot fit into memory, or onto the disk of `folder`."""
+    """Refuse a table of `rows` clients that cannot fit into memory, or onto the disk of `folder`."""
     size = rows * like.numel() * like.element_size()
     if folder is None:
         room, where, remedy = _memory(), "memory", "use state=disk, fewer clients or rounds, or a smaller model"

@@ -1,4 +1,4 @@
-"""Hyper-parameters that may differ per client: a number, one number per client, or a law to draw them from once."""
+"""Hyper-parameters that may differ per client: a number, one number per client, or a distribution."""
 
 from __future__ import annotations
 

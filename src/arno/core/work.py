@@ -16,7 +16,7 @@ Mat = Tensor  #: one model per client of a block, [rows, d]
 
 #: A term added to the task's loss: `term(view)` with a `problems.supervised.View` of the batch.
 Term = Callable[[Any], Tensor]
-#: Computed on the client after training: `probe(learner, job)` → tensors that travel back with the result.
+#: Computed on the client after training: `probe(learner, job)` → tensors that are sent back with the result.
 Probe = Callable[[Any, "Job"], dict[str, Tensor]]
 
 
@@ -46,7 +46,7 @@ class SubModel:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's row of a `Work`: all that a worker needs, wherever it runs."""
+    """One client's row of a `Work`: all that a worker needs to train it."""
 
     round: int
     client: int

@@ -1,4 +1,4 @@
-"""ClusterFedVARP: FedVARP with one memory per cluster of clients, for servers that cannot keep N of them.
+"""ClusterFedVARP: FedVARP with one memory per cluster of clients, for servers that cannot store N memories.
 
     y_q = 0 for all K clusters; c_k is client k's cluster
     server:  v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}) + (1/N) Σ_j y_{c_j}
@@ -67,7 +67,7 @@ class ClusterVarp(Part):
         self._sum, self._count = torch.zeros_like(self.y), torch.zeros_like(self._share)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """(1/m) Σ (Δ_k − y_{c_k}); the new memories wait until everybody is back."""
+        """(1/m) Σ (Δ_k − y_{c_k}); the new memories are set in `finish`."""
         q, count = self.cluster[work.clients], work.count.to(self._count)
         self._sum.index_add_(0, q, count[:, None] * out.delta)
         self._count.index_add_(0, q, count)
@@ -90,7 +90,11 @@ class ClusterVarp(Part):
                 )
             return given
         if not 1 <= self.clusters <= fed.n:
-            raise ArnoError(f"method.clusters = {self.clusters}", f"it must be between 1 and the {fed.n} clients", "")
+            raise ArnoError(
+                f"method.clusters = {self.clusters}",
+                f"it must be between 1 and {fed.n}, the number of clients",
+                "try method.clusters=2",
+            )
         if self.by == "random":
             return torch.randperm(fed.n, generator=stream(fed.seed, "clusters")) % self.clusters
         counts = fed.problem.label_counts()

@@ -1,8 +1,8 @@
-"""Any combination of parts that makes sense, named on the command line.
+"""Any combination of parts that is not contradictory, named on the command line.
 
     arno run method=compose method.parts=[window,proximal,scaffold,cluster_varp] method.window.beta=0.5
 
-Combinations that make no sense (two parts that average, SCAFFOLD with local momentum) are refused with the reason.
+Contradictory combinations (two parts that average, SCAFFOLD with local momentum) are refused with the reason.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from . import methods
 from . import parts as registry
 
 
-@methods.register("compose", paper="your own", formula="what its parts say, in their order", nested=registry)
+@methods.register(
+    "compose", paper="your own", formula="the formulas of its parts, in the order of their roles", nested=registry
+)
 def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[Part]:
     """The parts that you name, each with its own settings.
 
-    parts: their names, in order.
+    parts: their names; their order has no effect, roles order the parts.
 
     >>> compose(parts=("proximal", "scaffold"), proximal={"mu": 0.1})
     [Proximal(mu=0.1), Scaffold()]
@@ -34,6 +36,6 @@ def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """As the configuration holds them: tuples are lists there."""
+    """The defaults as the configuration holds them, with lists for tuples."""
     defaults = {p.name: p.default for p in registry.settings(name).values()}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}

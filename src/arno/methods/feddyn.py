@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that moves with the rounds makes the clients' optima meet the global one.
+"""FedDyn: a regulariser that changes with the rounds moves the clients' optima to the global optimum.
 
     client states g_k = 0, server state h = 0
     client k:  w_k ← SGD on ℓ(w_k; b) − ⟨g_k, w_k⟩ + α/2 ‖w_k − w‖²;   g_k ← g_k − α Δ_k
@@ -53,7 +53,7 @@ class Dyn(Part):
         self.gk, self.h = fed.table(), torch.zeros_like(fed.w)
 
     def begin(self, t: int) -> None:
-        """Nothing has come back yet."""
+        """No update has arrived yet."""
         self._sum = torch.zeros_like(self.h)
 
     def send(self, work: Work) -> Work:

@@ -1,4 +1,4 @@
-"""FedNova: clients that take more steps do not pull the model to their own optimum.
+"""FedNova: clients that take more steps get no more weight, so the model does not drift to their optimum.
 
     a_k = ‖a_k‖₁: the number of steps of client k, or what momentum ρ and a proximal term make of it
     v ← (Σ_{i∈S} p_i a_i) · Σ_{k∈S} p_k Δ_k / a_k;   w ← w + η_s v

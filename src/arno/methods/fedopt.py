@@ -32,8 +32,8 @@ DEFAULTS = {"server_lr": 0.01}
 def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
     """Adam on the server; its default server_lr is 0.01.
 
-    beta1, beta2: how slowly M and V forget.
-    tau: how adaptive it is not.
+    beta1, beta2: decay of M and V; a larger value averages over more rounds.
+    tau: added to √V; a larger value is less adaptive.
 
     >>> fedadam()
     [ServerAdaptive(rule='adam', beta1=0.9, beta2=0.99, tau=0.001)]

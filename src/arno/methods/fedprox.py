@@ -1,4 +1,4 @@
-"""FedProx: clients are pulled back towards the model that they were sent.
+"""FedProx: a proximal term keeps clients near the model that they received.
 
     client k:  w_k ← w_k − η_k ∇( ℓ(w_k; b) + μ_k/2 ‖w_k − w‖² )
     server:    as FedAvg
@@ -51,5 +51,5 @@ class Proximal(Part):
         self._mu = fed.per_client(self.mu, "method.mu", least=0)
 
     def send(self, work: Work) -> Work:
-        """Ask for the term."""
+        """Add the term to the work."""
         return replace(work, mu=work.mu + self._mu[work.clients].to(work.mu))

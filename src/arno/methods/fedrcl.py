@@ -84,7 +84,7 @@ def fedrcl(
 @parts.register("rcl")
 @dataclass
 class RelaxedContrast(Part):
-    """Adds the contrastive term to every client's loss; the server is free."""
+    """Adds the contrastive term to every client's loss; it does not change the server."""
 
     loss: Loss = "relaxed"
     temperature: float = 0.05
@@ -135,7 +135,7 @@ class Contrast:
     levels: tuple[int, ...]
 
     def __call__(self, view: View) -> Tensor:
-        """What joins the cross-entropy."""
+        """The term that is added to the cross-entropy."""
         if self.loss == "align":
             return self.weight_contrastive * misalignment(view.embedding, view.frozen(view.job.start))
         chosen = [view.levels[i] for i in self.levels] if self.levels else view.levels

@@ -5,7 +5,7 @@
     v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}|I_k) + (1/N) Σ_j y_{c_j};  w ← w + η_s v
     c ← c + (m/N) Σ_{k∈S} p_k Δc_k;  y_q ← mean of Δ_i over S ∩ cluster q
 
-It has no logic of its own: it is the parts of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP in one list. v is divided
+It has no code of its own: it is the parts of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP in one list. v is divided
 by m, not by who holds a coordinate.
 """
 

@@ -1,4 +1,4 @@
-"""FedVARP: the last update of every client stands in for it in the rounds that it misses.
+"""FedVARP: in rounds that a client misses, the server uses the last update of that client.
 
     y_k = 0 for all N clients
     server:  v ← (1/m) Σ_{k∈S} (Δ_k − y_k) + (1/N) Σ_j y_j
@@ -28,7 +28,7 @@ from . import methods, parts
     formula="v ← (1/m) Σ_{k∈S} (Δ_k − y_k) + (1/N) Σ_j y_j;  y_k ← Δ_k",
 )
 def fedvarp() -> list[Part]:
-    """Variance reduction over clients: the server remembers everybody's last update.
+    """Variance reduction over clients: the server stores the last update of every client.
 
     >>> fedvarp()
     [Varp()]
@@ -44,7 +44,7 @@ class Varp(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def start(self, fed: Federation) -> None:
-        """Nobody has sent anything yet."""
+        """All memories are zero."""
         self.y = fed.table()
 
     def begin(self, t: int) -> None:

@@ -12,8 +12,8 @@
 The mean is Gauss–Seidel's for the clients before k (their new models count at once) and Jacobi's for the rest. It is
 kept as a running sum, so a round costs O(K·d) and not O(K²·d); every model is scored once, K + 1 a round.
 
-Lorenzo: Quasi-Sequential Federated Learning with Conservative Jacobi–Seidel Aggregation and Bootstrap; the first two
-seeds of this project.
+Lorenzo: Quasi-Sequential Federated Learning with Conservative Jacobi–Seidel Aggregation and Bootstrap: a method of this
+project, specified in two documents ("the seeds") that have not been published.
 
 Deviations: none from the seeds. What they leave open: −loss orders clients and models, but a weight must not be
 negative, so as a weight it is 1 / (1 + loss). A client that diverged (`on_divergence=drop`) keeps its start as C[k].
@@ -52,7 +52,7 @@ DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
 
 @methods.register(
     "lorenzo",
-    paper="the first two seeds of this project",
+    paper="a method of this project, not published yet",
     formula="one after the other by score: start ← Σ s_i W_i / Σ s_i over the newest models;  W_g ← Σ S_k C_k / Σ S_k",
     defaults=DEFAULTS,
 )
@@ -70,8 +70,8 @@ def lorenzo(
 
     bootstrap_epochs: E_boot, epochs of round 0 (local.epochs is E_local).
     patience: P, rounds without a better global model until the run stops; null: never.
-    delta: δ, how much better is better.
-    order: who trains first: by score, random, reverse (worst score first), fixed (by id).
+    delta: δ, by how much a score must exceed the best one to count as better.
+    order: which client trains first: by score (best first), random, reverse (worst first), fixed (by id).
     metric: the task's metric by which models are scored on the balanced validation set; null: the task's first one
         (F1 for classes). A metric of which less is better, such as loss, weighs a model by 1 / (1 + value).
     with_global: whether the global model is part of the clients' starts.
@@ -99,7 +99,7 @@ class Lorenzo(Part):
     first_round: ClassVar[int] = -1
 
     def start(self, fed: Federation) -> None:
-        """FilterClients; nobody has trained yet, and the next round is round 0."""
+        """FilterClients; no client has trained yet."""
         self._score = Score(self.metric, self._checked(fed))
         everybody = torch.arange(fed.n)
         least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[everybody]
@@ -116,7 +116,7 @@ class Lorenzo(Part):
         self.best, self.best_score, self.best_round, self.waited = fed.w.clone(), -inf, 0, 0
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """𝒦, everybody who is large enough."""
+        """𝒦, all clients that are large enough."""
         if len(ids) != self._fed.n:
             raise ArnoError(
                 f"{len(ids)} of {self._fed.n} clients were selected",
@@ -153,7 +153,7 @@ class Lorenzo(Part):
             yield work, noted(out, score, rank=0, score_before=torch.nan, start_weights=alone)
 
     def sequential_pass(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Conservative Jacobi–Seidel: H becomes C row by row, and every start is the mean of what is newest."""
+        """Conservative Jacobi–Seidel: H becomes C row by row, and every start is the mean of the newest models."""
         w, everyone = self._fed.w, [(work, j) for work in works for j in range(len(work))]
         newest = Mean([*self.H, w], [*self.weights(), self._score.weight(self.s_g) if self.with_global else None])
         for rank, i in enumerate(self.ranking(), 1):

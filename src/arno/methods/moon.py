@@ -1,4 +1,4 @@
-"""MOON: each client keeps its representation near the global model's and away from its own last one's.
+"""MOON: a term keeps a client's representation near that of the global model and away from that of its last model.
 
     z, z_glob, z_prev: embeddings of a batch under w_k, under the model received, and under client k's last model
     a = cos(z, z_glob)/τ,  b = cos(z, z_prev)/τ
@@ -55,7 +55,7 @@ class Moon(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
-        """Nobody has trained yet."""
+        """No client has trained yet."""
         if not (self.mu >= 0 and self.temperature > 0):
             raise ArnoError(
                 f"method.mu = {self.mu:g}, method.temperature = {self.temperature:g}",
@@ -76,7 +76,7 @@ class Moon(Part):
         return replace(work, terms=(*work.terms, term), given={**work.given, "previous": last})
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """Remember the trained models."""
+        """Store the trained models."""
         self.previous[work.clients] = work.start + out.delta
         self.seen[work.clients] = True
         return v

@@ -1,4 +1,4 @@
-"""QR-Mix (`ServerQRFC`): the last linear layer is averaged by how the clients' losses curve.
+"""QR-Mix (`ServerQRFC`): the last linear layer is averaged with the curvature of the clients' losses.
 
     client i, after training: f (n × D) the last linear layer's inputs, P (n × C) the softmax of its outputs; H_i, the
     Hessian of the mean cross-entropy in its q = C + C·D parameters (bias, then weight row by row), is never formed:
@@ -127,7 +127,7 @@ class QRMix(Part):
         self._numbers: dict[str, float] = {}
 
     def begin(self, t: int) -> None:
-        """Nobody has answered yet."""
+        """No eigenpairs have arrived yet."""
         self._pairs: list[Pairs] = []
         self._deltas: list[Tensor] = []
         self._share: list[Tensor] = []
@@ -135,7 +135,7 @@ class QRMix(Part):
         self._trained = self._seconds = 0.0
 
     def send(self, work: Work) -> Work:
-        """Ask for eigenpairs, in the rounds that have them."""
+        """Ask for eigenpairs, in the rounds that compute them."""
         if not self._due(work.round):
             return work
         if work.probe is not None:
@@ -146,7 +146,7 @@ class QRMix(Part):
         return replace(work, probe=probe)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """Keep the pairs, and of the deltas the last layer's part."""
+        """Store the pairs, and the last layer's part of the updates."""
         for row in out.extra:
             self._pairs.append((row["evals"], row["evecs"]) if "evals" in row else None)
             self._notes += [row] if row else []
@@ -207,7 +207,7 @@ class QRMix(Part):
         return row
 
     def _advice(self) -> dict[str, str]:
-        """The seed's troubleshooting table: the advice of each of its rows that the last round calls for."""
+        """Advice for problems of the last round, by name of the problem."""
         if not self._numbers:
             return {}
         mixed, row, spent, say = self._mixed, self._numbers, self._seconds, dict[str, str]()
@@ -299,7 +299,7 @@ def _(part: QRMix, run: Records) -> list[Panel]:
     ]
 
 
-#: Rounds without a lower loss after which QR-Mix says that nothing is gained.
+#: Rounds without a lower loss after which QR-Mix gives advice.
 PATIENCE = 20
 #: A client's eigenvalues [k] and eigenvectors [q × k]; None where it computed none.
 Pairs = tuple[Tensor, Tensor] | None
@@ -426,7 +426,7 @@ def eigenpairs(
 
 @dataclass(frozen=True)
 class Mixed:
-    """The last layer's step, the plain mean it stands beside, and what became of the pairs."""
+    """The last layer's step, the plain mean for comparison, and how many pairs were used or dropped."""
 
     update: Tensor
     mean: Tensor
@@ -438,7 +438,7 @@ class Mixed:
 def mix(
     pairs: Sequence[Pairs], deltas: Tensor, share: Tensor, *, rule: Rule = "seed", beta: float, gamma: float = 1.0
 ) -> Mixed:
-    """The server's step on the last layer, in float64; client i has share 1/C (more often drawn: more).
+    """The server's step on the last layer, in float64; client i has share 1/C per draw.
 
     >>> v = torch.eye(3)
     >>> pairs = [(torch.tensor([2.0]), v[:, :1]), (torch.tensor([1.0]), v[:, 1:2])]
@@ -485,7 +485,7 @@ def solve(kernel: Tensor, tau: float, x: Tensor) -> Tensor:
 
 
 def halving(compute: Callable[[int], Any], block: int) -> tuple[Any, int]:
-    """`compute(block)`, with half the block again and again while memory runs out; returns the block that worked."""
+    """`compute(block)`; while memory runs out, the block is halved. Returns the result and the block that worked."""
     while True:
         try:
             return compute(block), block

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates tell each client in which direction it drifts.
+"""SCAFFOLD: control variates correct the drift of each client.
 
     server control c = 0, client controls c_k = 0
     client k:  w_k ← w_k − η_k ( ∇ℓ(w_k; b) − c_k + c )
@@ -45,7 +45,7 @@ def scaffold() -> list[Part]:
 @parts.register("scaffold")
 @dataclass
 class Scaffold(Part):
-    """The controls c and c_k; within a window they live on its coordinates."""
+    """The controls c and c_k; within a window only its coordinates change."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"control"})
 
@@ -61,7 +61,7 @@ class Scaffold(Part):
         self.ck = fed.table()
 
     def begin(self, t: int) -> None:
-        """Nothing has come back yet."""
+        """No update has arrived yet."""
         self._change = torch.zeros_like(self.c)
 
     def send(self, work: Work) -> Work:
@@ -69,7 +69,7 @@ class Scaffold(Part):
         return work.add_drift(self.c - self.ck[work.clients])
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """c_k ← c_k⁺; c itself waits until everybody is back."""
+        """c_k ← c_k⁺; c changes in `finish`."""
         dck = work.masked(-self.c - out.delta / (work.steps * work.lr)[:, None])
         self.ck[work.clients] = self.ck[work.clients] + dck
         self._change += work.cohort / self.ck.n * (work.weight @ dck)
@@ -81,7 +81,7 @@ class Scaffold(Part):
         return v
 
     def record(self, w: Vec, t: int) -> dict[str, float]:
-        """How large the server's control is."""
+        """The norm of the server's control."""
         return {"control_norm": float(self.c.norm())}
 
 

@@ -51,12 +51,16 @@ class ServerSchedule(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"rate"})
 
     def start(self, fed: Federation) -> None:
-        """A cosine needs to know where it ends."""
+        """A cosine needs the number of rounds."""
         if self.rate <= 0 or self.every < 1:
-            raise ArnoError(f"method.rate = {self.rate:g}, method.every = {self.every}", "both must be positive", "")
+            raise ArnoError(
+                f"method.rate = {self.rate:g}, method.every = {self.every}",
+                "both must be positive",
+                "try method.rate=0.99 method.every=10",
+            )
         if self.schedule == "cosine" and fed.rounds is None:
             raise ArnoError(
-                "a cosine without a number of rounds", "it falls to zero at the last", "give Federation rounds=…"
+                "a cosine without a number of rounds", "it reaches zero in the last round", "give Federation rounds=…"
             )
         self._rounds = fed.rounds or 1
 
@@ -65,7 +69,7 @@ class ServerSchedule(Part):
         return self.factor(t) * v
 
     def factor(self, t: int) -> float:
-        """What round t (from 0) is scaled by."""
+        """The factor of round t (from 0)."""
         match self.schedule:
             case "exponential":
                 return float(self.rate**t)

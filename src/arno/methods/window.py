@@ -1,19 +1,19 @@
-"""FedRolex and its kin: clients too small for the model train a part of it.
+"""FedRolex, Federated Dropout, HeteroFL: clients with little memory train a part of the model.
 
     round r, client k, a layer with n units:  I = { (r + i) mod n : i = 0 … ⌊β_k n⌋ − 1 }, at least one unit
     client k:  trains the network of its units, from w on I_k
-    server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k);  coordinates nobody trained stay
+    server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k);  coordinates that no client trained stay
 
-A unit that is out takes its weights, its bias, its norm parameters and the matching inputs of the next layer with it.
+A unit is cut with its weights, its bias, its norm parameters and the matching inputs of the next layer.
 Inputs, classes and the last bias are never cut.
 
 FedRolex (`rolling`): Alam, Liu, Yan, Zhang, NeurIPS 2022, arXiv:2212.01548. Federated Dropout (`random`): Caldas,
 Konečný, McMahan, Talwalkar, 2018, arXiv:1812.07210. HeteroFL (`static`): Diao, Ding, Tarokh, ICLR 2021,
 arXiv:2010.01264.
 
-Deviations: outputs are not rescaled (HeteroFL's scaler, Dropout's 1/β). `normalize=all` divides by Σ_{k∈S} p_k = 1,
-whoever holds the coordinate. Together with a part that averages in its own way (FedVARP) that part's divisor stands.
-GroupNorm keeps as many groups as divide the channels that are left.
+Deviations: outputs are not rescaled (HeteroFL's scaler, Dropout's 1/β). `normalize=all` divides by Σ_{k∈S} p_k = 1
+for every coordinate. With a part that has the role `mean` (FedVARP), the divisor of that part is used. GroupNorm keeps
+as many groups as divide the remaining channels.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normal
     """Sub-models that roll over the units from round to round.
 
     beta: share of each layer's units that a client trains; may differ per client.
-    mode: extract a truly smaller network, or mask the full one.
-    normalize: divide by the weight of those who hold a coordinate, or of all.
+    mode: extract a smaller network, or mask the full one.
+    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
 
     >>> fedrolex(beta=0.25)
     [Window(beta=0.25, rule='rolling', mode='extract', normalize='coverage')]
@@ -59,7 +59,7 @@ def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normal
 def federated_dropout(
     *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
 ) -> list[Part]:
-    """Sub-models of units drawn anew for every client and round; settings as for fedrolex."""
+    """Sub-models of units that are drawn for every client and round; settings as for fedrolex."""
     return [Window(beta, "random", mode, normalize)]
 
 
@@ -74,7 +74,7 @@ def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normal
 @parts.register("window")
 @dataclass
 class Window(Part):
-    """Which units each client trains, and the mean over those who trained a coordinate."""
+    """Which units each client trains, and the mean over the clients that trained a coordinate."""
 
     beta: PerClient = 0.5
     rule: Rule = "rolling"
@@ -104,7 +104,7 @@ class Window(Part):
         self._index = lru_cache(maxsize=64)(fed.layout.index_of)  # once per (β, round mod n)
 
     def begin(self, t: int) -> None:
-        """Nobody holds anything yet."""
+        """No coordinate is covered yet."""
         self._cover: Vec | None = None
 
     def send(self, work: Work) -> Work:
@@ -123,7 +123,7 @@ class Window(Part):
         return v
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """Divide by it where somebody holds the coordinate."""
+        """Divide by it where a client holds the coordinate."""
         return v if self._cover is None else torch.where(self._cover > 0, v / self._cover, 0)
 
     def _window(self, beta: float, client: int, t: int) -> SubModel:

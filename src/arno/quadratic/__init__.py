@@ -1,4 +1,4 @@
-"""Long simulations of FedAvg on random quadratics: the study of client selection, thousands of times faster.
+"""Fast simulations of FedAvg with client selection on random quadratics.
 
     F_k(w) = ½ wᵀH_k w − e_kᵀw + ½ e_kᵀH_k⁻¹e_k,   F = Σ p_k F_k
     round:  S ← m selected clients;  client k takes τ gradient steps from w̄, in closed form
@@ -52,7 +52,7 @@ def draw(clients: int, dim: int, alpha: float, spd: bool, seed: int) -> Instance
             raise ArnoError(f"{name} = {value:g}", "it must be positive", f"change {name}")
     rng = numpy_stream(seed, "quadratic")
     e = rng.uniform(0, 100, (clients, dim))
-    h = 9 * (1 - rng.random(clients))  # in (0, 9]: no client without a minimum
+    h = 9 * (1 - rng.random(clients))  # in (0, 9], so that every client has a minimum
     p = rng.power(alpha, clients)
     w0 = 100 * rng.standard_normal(dim)
     if spd:
@@ -62,7 +62,7 @@ def draw(clients: int, dim: int, alpha: float, spd: bool, seed: int) -> Instance
 
 
 def too_fast(lr: float, sharpest: float) -> list[str]:
-    """A line for the reader where gradient descent on the sharpest client diverges.
+    """A warning where gradient descent on the client with the largest curvature diverges.
 
     >>> too_fast(0.1, 9.0), len(too_fast(0.3, 9.0))
     ([], 1)
@@ -256,7 +256,7 @@ Backend = Literal["auto", "numba", "numpy"]
 def simulate(
     study: Study, *, cohorts: Array | None = None, instance: Instance | None = None, backend: Backend = "auto"
 ) -> Simulation:
-    """Run one study; `cohorts` [rounds, m] stand in for its selection, `instance` for its problem."""
+    """Run one study; `cohorts` [rounds, m] replace its selection, `instance` its problem."""
     return sweep([study], cohorts=cohorts, instance=instance, backend=backend)[0]
 
 
@@ -272,7 +272,9 @@ def sweep(
     settings = [Setting.of(study, instance) for study in studies]
     if backend == "auto":
         scanned = len(studies) == 1 and not studies[0].rho and "powd" not in studies[0].seltype
-        backend = "numba" if find_spec("numba") and not scanned else "numpy"  # a scan is not worth numba's import
+        backend = (
+            "numba" if find_spec("numba") and not scanned else "numpy"
+        )  # a scan takes less time than the import of numba
     if backend == "numpy":
         return _by_numpy(settings, cohorts)
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
@@ -326,7 +328,7 @@ def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Arr
 
 
 def _by_numpy(settings: Sequence[Setting], cohorts: Array | None) -> list[Simulation]:
-    """A scan for what is known beforehand; the rest in groups of equal shape."""
+    """A scan where the cohorts are known beforehand; other studies in groups of equal shape."""
     done: dict[int, Simulation] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, setting in enumerate(settings):
@@ -403,7 +405,7 @@ def _step_all(settings: Sequence[Setting], forced: Sequence[Array | None]) -> li
 
 
 def _worst(times: Array, scores: Array, d: Array, m: int) -> Array:
-    """Of the d first in the race, the m with the largest scores; row by row."""
+    """Of the d smallest race times the m with the largest scores, row by row."""
     order = np.argsort(times, axis=1)[:, : d.max()]
     s = np.take_along_axis(scores, order, 1)
     s = np.where(np.arange(order.shape[1]) < d[:, None], s, -1.0)
@@ -411,7 +413,7 @@ def _worst(times: Array, scores: Array, d: Array, m: int) -> Array:
 
 
 def _sampled(setting: Setting, t: int, scores: Array, d: int, blind: bool, forced: Array | None) -> Array:
-    """How often each client is in the cohorts of `samples` selections drawn anew at this model."""
+    """How often each client is in the cohorts of `samples` selections drawn at this model."""
     s, p = setting.study, setting.instance.p
     if s.seltype == "rand":
         cumulated = np.cumsum(p)
@@ -449,7 +451,7 @@ def losses(h: Array, optima: Array, w: Array) -> Array:
 
 
 def _finish(setting: Setting, path: Array, chosen: Array, rho: Array, rho_star: Array) -> Simulation:
-    """Gap and distance along the path; refuses one that left the numbers."""
+    """Gap and distance along the path; refuses a path that is not finite."""
     study = setting.study
     off = path[1:] - setting.star
     if not np.isfinite(path[-1]).all():

@@ -1,4 +1,4 @@
-"""The rounds of `quadratic.py`, compiled by numba on first use and kept on disk (`cache=True`)."""
+"""The rounds of the simulation, compiled by numba on first use and cached on disk (`cache=True`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STEP, MIX1, MIX2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9),
 S11, S27, S30, S31, ONE = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(1)
 SCALE = 2.0**-53
 helper = njit(cache=True, nogil=True, error_model="numpy")
-SORTED = 48  # up to so many candidates are kept in order as they come; more are sorted
+SORTED = 48  # up to so many candidates are kept sorted by insertion; more are kept in a heap
 
 
 @helper
 def scramble(z):
-    """SplitMix64's finaliser, as in `core/drawing.py`."""
+    """SplitMix64's finaliser, as in `core/cohorts.py`."""
     z = (z ^ (z >> S30)) * MIX1
     z = (z ^ (z >> S27)) * MIX2
     return z ^ (z >> S31)
@@ -45,7 +45,7 @@ def draw(begin, cumulated, m, ids):
 
 @helper
 def sink(times, order, held, time, k):
-    """Put an entry in place of a heap's top."""
+    """Replace the top of a heap by an entry."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -60,7 +60,7 @@ def sink(times, order, held, time, k):
 
 @helper
 def keep(best, held, m, scores, k):
-    """Put k among the m largest scores; the earlier of equals stays ahead. Returns how many are held."""
+    """Insert k into the m largest scores; of equal scores the earlier stays first. Returns how many are stored."""
     score = scores[k]
     if held < m:
         at, held = held, held + 1
@@ -119,7 +119,7 @@ def choose(begin, p, scores, m, d, ordered, times, order, best):
         for k in range(K):
             u = uniform(begin, k)
             if held == d and (1 - u) * (1.5 - 0.5 * u) > times[d - 1 if d <= SORTED else 0] * p[k]:
-                continue  # −ln u ≥ (1−u) + (1−u)²/2: too late without the logarithm
+                continue  # −ln u ≥ (1−u) + (1−u)²/2, so the logarithm is not needed
             time = -math.log(u) / p[k]
             if d <= SORTED:  # in order, by insertion
                 if held < d:
@@ -186,6 +186,60 @@ def report(h, optima, w, k, le, lr, loss, factor):
     return total / le
 
 
+@helper
+def count_selected(
+    t, rule, forced, m, d, p, f, last, cumulated, guide, rho_base, samples, times, order, ids, seen, counts
+):
+    """How often each client is in the cohorts of `samples` selections drawn in round t."""
+    K = len(p)
+    for k in range(K):
+        counts[k] = 0.0
+    for s in range(samples):
+        other = scramble(rho_base + np.uint64(t * samples + s + 1) * STEP)
+        if rule == 0:
+            for i in range(m):
+                ids[i] = forced[t, i]
+        elif rule == 1:
+            draw(other, cumulated, m, ids)
+        elif d >= K and rule == 2:
+            choose(other, p, f, m, d, False, times, order, ids)
+        else:
+            scores = last if rule == 3 else f
+            sample(other, p, cumulated, guide, scores, m, d, seen, t * samples + s, times, ids)
+        for i in range(m):
+            counts[ids[i]] += 1.0
+
+
+@helper
+def skews(counts, draws, p, f, star_losses, star):
+    """ρ(S(w̄), w̄) and ρ(S(w̄), w*) from the counts of so many draws."""
+    here, there, mean = 0.0, 0.0, 0.0
+    for k in range(len(p)):
+        here += counts[k] * f[k]
+        there += counts[k] * star_losses[k]
+        mean += p[k] * f[k]
+    return here / draws / mean, there / draws / star
+
+
+@helper
+def descend(h, step, pull, ids, m, w, new):
+    """w ← the mean of the models of the selected clients."""
+    dim = len(w)
+    for j in range(dim):
+        new[j] = 0.0
+    for i in range(m):
+        k = ids[i]
+        for j in range(dim):
+            if h.ndim == 1:
+                new[j] += pull[k, j] - step[k] * w[j]
+            else:
+                new[j] += pull[k, j]
+                for n in range(dim):
+                    new[j] -= step[k, j, n] * w[n]
+    for j in range(dim):
+        w[j] += new[j] / m
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def simulate(
     kind, rule, forced, rounds, m, candidates, w0, step, pull, h, optima, factor, p, cumulated, guide, base, rho_base,
@@ -193,18 +247,13 @@ def simulate(
 ):  # fmt: skip
     """All rounds. kind and rule: 0 given cohorts, 1 rand, 2 largest loss, 3 largest reported loss."""
     K, dim = optima.shape
-    w, new = np.empty(dim), np.empty(dim)
-    for j in range(dim):
-        w[j] = w0[j]
+    w, new = w0.copy(), np.empty(dim)
     path, chosen = np.empty((rounds + 1, dim)), np.empty((rounds, m), np.int64)
     rho, rho_star = np.empty(rounds if samples else 0), np.empty(rounds if samples else 0)
-    f, last, times = np.empty(K), np.empty(K), np.empty(K)
-    order, ids, counts = np.empty(K, np.int64), np.empty(m, np.int64), np.empty(K)
-    seen = np.empty(K, np.int64)
+    f, last, times, counts = np.empty(K), np.full(K, np.inf), np.empty(K), np.empty(K)
+    order, ids, seen = np.empty(K, np.int64), np.empty(m, np.int64), np.full(K, -1, np.int64)
     star = 0.0
     for k in range(K):
-        last[k] = np.inf
-        seen[k] = -1
         star += p[k] * star_losses[k]
     for t in range(rounds):
         for j in range(dim):
@@ -213,28 +262,11 @@ def simulate(
         if kind >= 2 or samples:
             evaluate(h, optima, w, f)
         if samples:
-            for k in range(K):
-                counts[k] = 0.0
-            for s in range(samples):
-                other = scramble(rho_base + np.uint64(t * samples + s + 1) * STEP)
-                if rule == 0:
-                    for i in range(m):
-                        ids[i] = forced[t, i]
-                elif rule == 1:
-                    draw(other, cumulated, m, ids)
-                elif candidates[t] >= K and rule == 2:
-                    choose(other, p, f, m, candidates[t], False, times, order, ids)
-                else:
-                    scores = last if rule == 3 else f
-                    sample(other, p, cumulated, guide, scores, m, candidates[t], seen, t * samples + s, times, ids)
-                for i in range(m):
-                    counts[ids[i]] += 1.0
-            here, there, mean = 0.0, 0.0, 0.0
-            for k in range(K):
-                here += counts[k] * f[k]
-                there += counts[k] * star_losses[k]
-                mean += p[k] * f[k]
-            rho[t], rho_star[t] = here / (m * samples) / mean, there / (m * samples) / star
+            count_selected(
+                t, rule, forced, m, candidates[t], p, f, last, cumulated, guide, rho_base, samples, times, order, ids,
+                seen, counts,
+            )  # fmt: skip
+            rho[t], rho_star[t] = skews(counts, m * samples, p, f, star_losses, star)
         if kind == 0:
             for i in range(m):
                 ids[i] = forced[t, i]
@@ -242,22 +274,12 @@ def simulate(
             draw(begin, cumulated, m, ids)
         else:
             choose(begin, p, last if kind == 3 else f, m, candidates[t], kind == 3, times, order, ids)
-        for j in range(dim):
-            new[j] = 0.0
         for i in range(m):
             k = ids[i]
             chosen[t, i] = k
             if kind == 3:
                 last[k] = report(h, optima, w, k, le, lr, f[k], factor[k])
-            for j in range(dim):
-                if h.ndim == 1:
-                    new[j] += pull[k, j] - step[k] * w[j]
-                else:
-                    new[j] += pull[k, j]
-                    for n in range(dim):
-                        new[j] -= step[k, j, n] * w[n]
-        for j in range(dim):
-            w[j] += new[j] / m
+        descend(h, step, pull, ids, m, w, new)
     for j in range(dim):
         path[rounds, j] = w[j]
     return path, chosen, rho, rho_star

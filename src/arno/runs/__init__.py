@@ -1,1 +1,1 @@
-"""Run a configuration, continue it, and read what it left."""
+"""Run a configuration, continue it, and read its results."""

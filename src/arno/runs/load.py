@@ -38,7 +38,7 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
 
 
 def find(text: str) -> Path:
-    """The checkpoint that `load` means: a file, or a run's folder for its last one."""
+    """The checkpoint that `load` names: a file, or the last checkpoint of a run's folder."""
     path = Path(text).expanduser()
     if path.is_dir():
         saved = sorted([*path.glob("[0-9]*.safetensors"), *path.glob("checkpoints/[0-9]*.safetensors")])

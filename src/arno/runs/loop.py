@@ -1,4 +1,4 @@
-"""The rounds of a run: evaluation, records, checkpoints, and an orderly end whatever happens."""
+"""The rounds of a run: evaluation, records, checkpoints, and an orderly end in every case."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..config import settings as configs
 from ..core.federation import Federation, Round
+from ..errors import ArnoError
 from ..panels import Panel, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder, environment
 from ..tracking.follow import Tracking
-from ..errors import ArnoError
 from .progress import Progress
 from .result import RunResult
 
@@ -167,7 +167,7 @@ class Loop:
             write_panels(shown, folder.path)
 
     def panels(self) -> list[Panel]:
-        """What the parts show of the run; a failure of theirs costs the picture, not the run."""
+        """What the parts show of the run; where that fails, the run continues without the panel."""
         result, shown = RunResult(self.folder.path), list[Panel]()
         for part in self.fed.parts:
             try:

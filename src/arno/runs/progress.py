@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""The display of a run: a progress bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from ..core.metric import TRAIN_LOSS, Metric
 
-SILENCE = 5.0  # seconds without a line after which `Lines` says what happens within a round
+SILENCE = 5.0  # after so many seconds without a line, `Lines` prints what happens within a round
 
 
 class Progress(Protocol):
-    """Told of every round."""
+    """A display that is called for every round."""
 
     def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """The run begins (again) after `done` rounds; `metrics` are those that a person follows."""
@@ -38,7 +38,7 @@ class Progress(Protocol):
 
 
 def choose(quiet: bool = False) -> Progress:
-    """The display that suits where the output goes."""
+    """The display that suits the output: a terminal, a file or nothing."""
     return Quiet() if quiet else Bar() if sys.stdout.isatty() else Lines()
 
 
@@ -62,7 +62,7 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """One line per evaluated round; in a long round now and then what happens."""
+    """One line per evaluated round; in a long round a line about its progress now and then."""
 
     def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
         """Print what runs."""
@@ -117,7 +117,7 @@ class Bar(Quiet):
         self.bar.start()
 
     def round(self, row: dict[str, Any]) -> None:
-        """Move it on."""
+        """Advance the bar."""
         self.seen += row["clients"]
         if any(metric.name in row for metric in scored(self.metrics)):
             self.last = scores(row, self.metrics)
@@ -138,7 +138,7 @@ class Bar(Quiet):
 
 
 def rate(speed: float) -> str:
-    """Clients a second, readable for slow rounds too.
+    """Clients per second, with enough digits for slow rounds.
 
     >>> rate(1234.5), rate(0.0321)
     ('1234 clients/s', '0.032 clients/s')
@@ -157,5 +157,7 @@ def scores(row: dict[str, Any], metrics: Sequence[Metric]) -> str:
     >>> scores({"gap": 0.5}, [Metric("gap", "F(w) − F(w*)", "less")])
     'F(w) − F(w*) 0.5000'
     """
-    shown = (f"{metric.short or metric.label} {metric.show(row[metric.name])}" for metric in metrics if metric.name in row)
+    shown = (
+        f"{metric.short or metric.label} {metric.show(row[metric.name])}" for metric in metrics if metric.name in row
+    )
     return "  ".join(shown)

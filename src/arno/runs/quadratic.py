@@ -1,4 +1,4 @@
-"""`arno quadratic`: the study of client selection on quadratics, as run folders and pictures. No torch here."""
+"""`arno quadratic`: simulations of client selection on quadratics, as run folders and pictures, without torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArnoError, unknown
-from ..quadratic import Simulation, Study, simulate, sweep, too_fast
-from ..pictures.figure import COLOURS, figure
-from ..version import __version__
 from ..config.settings import parse
+from ..errors import ArnoError, unknown
+from ..pictures.figure import COLOURS, figure
+from ..quadratic import Simulation, Study, simulate, sweep, too_fast
 from ..records.folder import RunFolder, write_parquet
 from ..tracking.follow import Tracking, asked
+from ..version import __version__
 
 OWN = ("out", "track")
 
@@ -50,7 +50,7 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     for chosen in product(*choices):
         settings = dict(zip(keys, chosen, strict=True))
         if "powd" not in settings.get("seltype", "rand"):
-            settings.pop("powd", None)  # a number of candidates means nothing to the others
+            settings.pop("powd", None)  # other selections have no candidates
         grid[make(settings)] = None
     return list(grid), own
 
@@ -154,7 +154,7 @@ def write(folder: RunFolder, s: Simulation) -> None:
     rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
     columns = {"round": rounds, "client": s.chosen.ravel()}
     arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]
-    table = pa.Table.from_arrays(arrays, names=list(columns))  # by hand: `pa.table` would import pandas
+    table = pa.Table.from_arrays(arrays, names=list(columns))  # `pa.table` would import pandas
     write_parquet(table, folder.path / "clients.parquet")
     for name in ("final", "best"):
         save_file({"w": s.path[-1].copy()}, folder.path / f"{name}.safetensors")

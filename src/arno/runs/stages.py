@@ -13,7 +13,7 @@ from .run import execute, resume
 
 
 def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) -> Any:
-    """Run configurations one after the other, each from the last one's model; `rounds` counts all of them.
+    """Run configurations in turn, each from the model of the one before it; `rounds` counts the rounds of all of them.
 
     With `out=DIR` the stages are `DIR/stage1`, `DIR/stage2`, …; stages that are done are not run again.
     """
