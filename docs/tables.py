@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arno.config.settings import GROUPS, describe, registry, written
+from arno.core.part import ROLES
 from arno.report.listing import parts_of, settings_of
 
 
@@ -69,7 +70,12 @@ def example() -> str:
     return f"```python\n{(Path(__file__).parents[1] / 'examples' / 'my_method.py').read_text()}```"
 
 
+def roles() -> str:
+    return table(["role", "a part with this role"], ([code(role), text] for role, text in ROLES.items()))
+
+
 TABLES = {
+    "roles": roles,
     "example": example,
     "settings": settings,
     "groups": groups,

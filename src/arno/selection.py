@@ -199,7 +199,7 @@ class PowerOfChoice(Selection):
         self._cost = (len(clients), int(known.sizes[clients].sum()) if known.sampled else len(clients))
         return self._fed.engine.loss(self._fed.w, clients)
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
+    def record(self) -> dict[str, float]:
         """What the choice cost."""
         return {"loss_evaluations": self._cost[0], "loss_samples": self._cost[1]}
 
@@ -264,9 +264,9 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
         """The d of round t."""
         return int(self._ds[min(t, len(self._ds) - 1)])
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
+    def record(self) -> dict[str, float]:
         """What the choice cost, and the number of candidates."""
-        return super().record(w, t) | {"candidates": self.candidates(t)}
+        return super().record() | {"candidates": self.candidates(self._fed.t)}
 
 
 @dataclass

@@ -1,3 +1,3 @@
 """The version, apart from everything else so that reading it costs nothing."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -19,7 +19,7 @@ Of the comparison itself: out=DIR (default: compare), target=0.9 (the cost to re
 (default: the task's first metric), test=wilcoxon (default: t).
 
 Methods are compared; with a single method, the values of the first key that has several are compared. If more keys
-vary, the comparison is made within each of their combinations. The first method is the reference of the paired differences.
+vary, the comparison is made within each of their combinations. Paired differences are to the first method.
 With the same out= again, finished cells are skipped, stopped cells continue, and failed cells are run with --retry.
 """
 

@@ -117,7 +117,8 @@ class Federation:
         step[self.layout.d :] = tail  # buffers are averaged without any part
         self.w = self.w + step
         for part in self.parts:
-            record.numbers.update(part.record(self.w, t))
+            part.score(self.w, t)
+            record.numbers.update(part.record())
         self.t += 1
         return record
 

@@ -35,6 +35,16 @@ ROLES = {
 SHARED = frozenset({"loss"})
 
 
+#: Methods of a part in release 0.1, and what replaces them.
+RENAMED = {
+    "done": "called `stop`",
+    "close": "called `final` and takes the last model",
+    "lines": "a function beside the part, registered with `arno.panels.messages`",
+    "panels": "a function beside the part, registered with `arno.panels.panels`",
+    "draw": "a panel: a function beside the part, registered with `arno.panels.panels`",
+}
+
+
 class Part:
     """The moments of a round in which a method may act. By default all of them do nothing, which is FedAvg.
 
@@ -49,6 +59,12 @@ class Part:
 
     roles: ClassVar[frozenset[str]] = frozenset()
     first_round: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, now in RENAMED.items():
+            if name in vars(cls):
+                raise ArnoError(f"{cls.__name__}.{name}", f"since release 0.2 it is {now}", "see docs/methods.md")
 
     def start(self, fed: Federation) -> None:
         """Before the first round: make the state, look at the other parts, refuse what cannot work."""
@@ -83,8 +99,11 @@ class Part:
         """The whole cohort is in: `v` becomes the direction of the server's step."""
         return v
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
-        """The server has stepped to `w`: score it if the paper does, and return numbers for the round's record."""
+    def score(self, w: Vec, t: int) -> None:
+        """The server has stepped to `w` in round t: score the new model, where the paper does."""
+
+    def record(self) -> dict[str, float]:
+        """Numbers for the record of this round."""
         return {}
 
     def stop(self) -> str:

@@ -174,7 +174,7 @@ class Lorenzo(Part):
         """W_g ← Aggregate(C, S)."""
         return Mean([*self.H], self.weights()).value() - self._fed.w
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
+    def score(self, w: Vec, t: int) -> None:
         """f ← F1(W_g): a new best, or one round less of patience."""
         self.s_g = float(self.scores(w[None]))
         if self.s_g > self.best_score + self.delta:
@@ -182,6 +182,9 @@ class Lorenzo(Part):
             self.waited = 0
         else:
             self.waited += 1
+
+    def record(self) -> dict[str, float]:
+        """The score of W_g, the best score, and how many rounds have passed since."""
         name = self._score.name
         scores = {f"balanced_{name}": self.s_g, f"best_{name}": self.best_score}
         return scores | {"patience": self.waited, "evaluations": self._evaluations}

@@ -179,7 +179,7 @@ class QRMix(Part):
         self._pairs, self._deltas = [], []
         return v
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
+    def record(self) -> dict[str, float]:
         """Eigenvalues (means over the clients), kept energy, the update against the plain mean, dropped pairs."""
         return self._numbers
 

@@ -80,7 +80,7 @@ class Scaffold(Part):
         self.c = self.c + self._change
         return v
 
-    def record(self, w: Vec, t: int) -> dict[str, float]:
+    def record(self) -> dict[str, float]:
         """The norm of the server's control."""
         return {"control_norm": float(self.c.norm())}
 

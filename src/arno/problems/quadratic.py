@@ -1,4 +1,4 @@
-"""Quadratic clients F_k(w) = ½ wᵀH_k w − e_kᵀw + ½ e_kᵀH_k⁻¹e_k: the problem on which the laws of federated methods are tested."""
+"""Quadratic clients F_k(w) = ½ wᵀH_k w − e_kᵀw + ½ e_kᵀH_k⁻¹e_k, on which the laws of methods are tested."""
 
 from __future__ import annotations
 
