@@ -194,8 +194,17 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def current(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the names and defaults of this version."""
-    return plain(compose((), config))
+    """A stored configuration with the names and defaults of this version.
+
+    A configuration of release 0.1 has no task. It holds Lorenzo's default metric of that release, f1; the default is
+    now null, the first metric of the task, which is the same score.
+    """
+    given = dict(flat(config))
+    if "task.kind" not in given:
+        key = {"lorenzo": "method.metric", "compose": "method.lorenzo.metric"}.get(given.get("method.kind", ""), "")
+        if given.get(key) == "f1":
+            given[key] = None
+    return plain(compose((), given))
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
