@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import inf
+from math import inf, isfinite, log10
 from typing import Any, Literal
 
 #: The names of splits for people; the split "" is the objective itself.
 SPLITS = {"test": "test", "val": "validation", "balanced": "balanced validation"}
+#: The percentages of clients at which a statistic of kind `deciles` is recorded.
+DECILES = tuple(range(0, 101, 10))
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Metric:
 
     name: its key in records. label: its name for people. short: the same for a progress bar. better: whether more or
     less is better. low, high: its range. digits: how many are printed after the point. log: whether curves of it are
-    drawn on a logarithmic axis. axis: metrics with the same axis are drawn together; its label.
+    drawn on a logarithmic axis. axis: metrics with the same axis are drawn together; its label. split: the split of the
+    data on which it is computed. clients: which statistic over the clients it is; empty for a score of the model.
 
     >>> f1 = Metric("f1", "F1", low=0, high=1)
     >>> f1.on("test").name, f1.on("val").label, f1.sign, f1.show(0.51234)
@@ -36,6 +39,8 @@ class Metric:
     log: bool = False
     short: str = ""
     axis: str = ""
+    split: str = ""
+    clients: Literal["", "mean", "std", "worst", "deciles"] = ""
 
     @property
     def sign(self) -> int:
@@ -52,16 +57,38 @@ class Metric:
             name=f"{split}_{self.name}",
             label=f"{SPLITS.get(split, split)} {self.label}",
             short=short if split == "test" else f"{split} {short}",
+            split=split,
         )
 
-    def show(self, value: float) -> str:
-        """A value for people, with an exponent where plain digits would be unreadable.
+    def on_other(self, split: str) -> str:
+        """The name of the same metric on another split; empty if this metric belongs to no split.
+
+        >>> Metric("f1", "F1").on("test").on_other("val"), Metric("gap", "gap").on_other("val")
+        ('val_f1', '')
+        """
+        return f"{split}_{self.name.removeprefix(f'{self.split}_')}" if self.split else ""
+
+    def decile(self, q: int) -> str:
+        """The name under which a round records the value that q percent of the clients do not exceed."""
+        return f"{self.name}_p{q}"
+
+    def show(self, value: float, scale: float | None = None, sign: str = "") -> str:
+        """A value for people: `digits` after the point, fewer for numbers from 10 on, an exponent for extreme numbers.
+
+        scale: the number that decides on the format; numbers that stand side by side have the same one.
+        sign: "+" writes the sign of positive numbers too.
 
         >>> Metric("loss", "loss").show(1.5e30), Metric("gap", "gap").show(2.5e-9), Metric("x", "x").show(float("nan"))
         ('1.5e+30', '2.5e-09', 'nan')
+        >>> rmse = Metric("rmse", "RMSE", "less")
+        >>> rmse.show(54.12345), rmse.show(0.1, scale=54.12345, sign="+"), rmse.show(2.5)
+        ('54.123', '+0.100', '2.5000')
         """
-        odd = abs(value) >= 1e5 or 0 < abs(value) < 0.5 * 10.0**-self.digits
-        return f"{value:.4g}" if odd else f"{value:.{self.digits}f}"
+        size = abs(value if scale is None else scale)
+        if size >= 1e5 or 0 < size < 0.5 * 10.0**-self.digits:
+            return f"{value:{sign}.4g}"
+        whole = int(log10(size)) if isfinite(size) and size >= 10 else 0
+        return f"{value:{sign}.{max(self.digits - whole, 0)}f}"
 
     def to_json(self) -> dict[str, Any]:
         """The declaration as a run's manifest holds it; an end of the range that does not exist is null."""
@@ -72,7 +99,8 @@ class Metric:
         """The declaration that `to_json` wrote.
 
         >>> Metric.from_json(Metric("rmse", "RMSE", "less", low=0).to_json())
-        Metric(name='rmse', label='RMSE', better='less', low=0, high=inf, digits=4, log=False, short='', axis='')
+        Metric(name='rmse', label='RMSE', better='less', low=0, high=inf, digits=4, log=False, short='', axis='', \
+split='', clients='')
         """
         given: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
         return cls(**given)
@@ -80,3 +108,22 @@ class Metric:
 
 #: The mean loss of the clients while they train, weighted as their updates; every run records it.
 TRAIN_LOSS = Metric("train_loss", "training loss", "less", short="train loss", axis="loss")
+
+
+def over_clients(metric: Metric) -> tuple[Metric, ...]:
+    """The statistics of a score over the clients, which a round records with `eval.clients=true`.
+
+    The last declaration has no column of its own: it stands for its deciles, the columns `client_f1_p0` to
+    `client_f1_p100`.
+
+    >>> [statistic.name for statistic in over_clients(Metric("f1", "F1"))]
+    ['client_f1_mean', 'client_f1_std', 'client_f1_worst_decile', 'client_f1']
+    """
+    name, label = f"client_{metric.name}", metric.label
+    each = replace(metric, name=name, short="", clients="deciles")
+    return (
+        replace(each, name=f"{name}_mean", label=f"{label}, mean over clients", clients="mean"),
+        Metric(f"{name}_std", f"{label}, standard deviation over clients", "less", low=0, clients="std"),
+        replace(each, name=f"{name}_worst_decile", label=f"{label} of the worst tenth of clients", clients="worst"),
+        each,
+    )

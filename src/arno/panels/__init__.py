@@ -1,11 +1,11 @@
-"""What a part shows: pictures as data, and lines for a reader. Both stand in the file of the method, beside the part.
+"""What a part shows: panels (pictures as data) and messages (lines of text), both defined beside the part in its file.
 
     @panels.register
     def _(part: MyPart, run: Records) -> list[Panel]:
         return [Chart("Drift", "How far clients move.", curves_of(run.rows, {"drift": "mean"}))]
 
-A run computes its panels when it ends and writes them into its folder; nothing that only reads a folder calls these
-functions.
+A run computes its panels when it ends and writes them into its folder. A reader of the folder does not call these
+functions: it needs no code of the method.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Records(Protocol):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What each round recorded."""
+        """The record of each round."""
         ...
 
     @property
@@ -50,11 +50,11 @@ class Records(Protocol):
 
 @singledispatch
 def panels(part: Part, run: Records) -> list[Panel]:
-    """The pictures that a part shows of a finished run."""
+    """The panels that a part shows of a finished run."""
     return []
 
 
 @singledispatch
 def messages(part: Part) -> list[str]:
-    """The lines that a reader should see after the last round."""
+    """The lines that a user should see after the round that has just ended."""
     return []

@@ -1,17 +1,20 @@
-"""A panel is a picture as data: a title, a sentence and some numbers, drawn alike in the report and on paper."""
+"""A panel is a picture as data: a title, a sentence and numbers. The report and the files show the same panel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Any
+
+from ..core.metric import Metric
 
 Numbers = Sequence[float | None]  #: None: not known
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve; `low` and `high` are its band."""
+    """One curve. `low` and `high` are the edges of its band, or empty."""
 
     name: str
     x: Numbers
@@ -22,7 +25,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a common axis; `log` asks for a logarithmic scale of y where all of it is positive."""
+    """Curves over a common axis.
+
+    log: a logarithmic y axis, if all y are positive. low, high: the range of y; the axis does not go beyond it.
+    """
 
     title: str
     text: str
@@ -30,13 +36,26 @@ class Chart:
     x: str = "round"
     y: str = ""
     log: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, metric: Metric, title: str, text: str, lines: Sequence[Line], x: str = "round") -> Chart:
+        """Curves of a metric: its declaration gives the label, the scale and the range of the y axis.
+
+        >>> chart = Chart.of(Metric("rmse", "RMSE", "less", low=0), "Error", "", [])
+        >>> chart.y, chart.log, chart.low, chart.high
+        ('RMSE', False, 0, None)
+        """
+        low, high = (end if isfinite(end) else None for end in (metric.low, metric.high))
+        return cls(title, text, lines, x, metric.label, metric.log, low, high)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A table of numbers as colours, the first row on top; `marks` are written into the cells.
+    """A table of numbers shown as colours, the first row at the top. `marks` are texts in the cells.
 
-    root: shade by the square root, so that one large number does not hide the rest.
+    root: the colour follows the square root of the number, so that one large number does not hide the others.
     """
 
     title: str
@@ -55,7 +74,7 @@ Panel = Chart | HeatMap
 
 
 def band(name: str, curves: Sequence[Mapping[Any, float]]) -> Line:
-    """The mean of curves (x → y) at the points that all of them have, ± one standard deviation if there are several.
+    """The mean of curves (x → y) at the x that all curves have; the band is ± one standard deviation.
 
     >>> band("a", [{1: 1.0, 2: 2.0}, {1: 3.0}])
     Line(name='a', x=[1], y=[2.0], low=[0.5857864376269049], high=[3.414213562373095])
@@ -76,7 +95,7 @@ def band(name: str, curves: Sequence[Mapping[Any, float]]) -> Line:
 
 
 def over_seeds(panels: Sequence[Panel]) -> Panel:
-    """One panel of the same panel for several seeds: bands for curves; of heat maps the first."""
+    """The same panel of several seeds as one panel: curves become bands; of heat maps, the first one is taken."""
     first = panels[0]
     charts = [panel for panel in panels if isinstance(panel, Chart)]
     if not isinstance(first, Chart) or len(charts) == 1:
@@ -85,23 +104,24 @@ def over_seeds(panels: Sequence[Panel]) -> Panel:
         band(line.name, [points(other) for chart in charts for other in chart.lines if other.name == line.name])
         for line in first.lines
     ]
-    return Chart(first.title, first.text, lines, first.x, first.y, first.log)
+    return replace(first, lines=lines)
 
 
 def points(line: Line) -> dict[float, float]:
-    """A curve as x → y, without what is not known."""
-    return {x: y for x, y in zip(line.x, line.y, strict=True) if x is not None and y is not None}
+    """A curve as x → y, without the points that are not known."""
+    pairs = zip(line.x, line.y, strict=True)
+    return {x: y for x, y in pairs if x is not None and y is not None and isfinite(y)}
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[Line]:
-    """Curves over the rounds of a run's records; `names` maps columns to labels.
+    """Curves over the rounds of a run; `names` maps the columns of its records to labels.
 
     >>> curves_of([{"round": 1, "norm": 0.5}, {"round": 2}, {"round": 3, "norm": 0.25}], {"norm": "‖c‖"})
     [Line(name='‖c‖', x=[1, 3], y=[0.5, 0.25], low=(), high=())]
     """
     lines = []
     for key, name in names.items():
-        known = [(row["round"], row[key]) for row in rows if row.get(key) is not None]
+        known = [(row["round"], row[key]) for row in rows if row.get(key) is not None and isfinite(row[key])]
         if known:
             lines.append(Line(name, [t for t, _ in known], [y for _, y in known]))
     return lines
@@ -119,13 +139,41 @@ def from_json(values: Mapping[str, Any]) -> Panel:
     >>> from_json(to_json(chart)) == chart
     True
     """
-    given = dict(values)
-    kind = {"Chart": Chart, "HeatMap": HeatMap}.get(str(given.pop("kind", None)))
     try:
-        if kind is Chart:
-            return Chart(**{**given, "lines": [Line(**line) for line in given["lines"]]})
-        if kind is HeatMap:
-            return HeatMap(**given)
+        given = dict(values)
+        kind = given.pop("kind")
+        if kind == "Chart":
+            return _checked_chart(Chart(**{**given, "lines": [Line(**line) for line in given["lines"]]}))
+        if kind == "HeatMap":
+            return _checked_heat_map(HeatMap(**given))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"no panel: {error}") from error
-    raise ValueError(f"no panel: kind {values.get('kind')!r}")
+    raise ValueError(f"no panel: kind {kind!r}")
+
+
+def _checked_chart(chart: Chart) -> Chart:
+    """The chart, if it can be drawn."""
+    lengths = ({len(line.x), len(line.y), len(line.low or line.x), len(line.high or line.x)} for line in chart.lines)
+    numbers = (value for line in chart.lines for some in (line.x, line.y, line.low, line.high) for value in some)
+    texts = (chart.title, chart.text, chart.x, chart.y, *(line.name for line in chart.lines))
+    if any(len(each) > 1 for each in lengths) or not _plain(texts, [*numbers, chart.low, chart.high]):
+        raise ValueError(f"no panel: chart {chart.title!r}")
+    return chart
+
+
+def _checked_heat_map(panel: HeatMap) -> HeatMap:
+    """The heat map, if it can be drawn."""
+    tables = [panel.cells, panel.marks] if panel.marks else [panel.cells]
+    whole = all(len(table) == len(panel.rows) for table in tables)
+    whole = whole and all(len(row) == len(panel.columns) for table in tables for row in table)
+    texts = [panel.title, panel.text, panel.x, panel.y, panel.value, *panel.rows, *panel.columns]
+    texts += [mark for row in panel.marks for mark in row]
+    if not whole or not _plain(texts, [cell for row in panel.cells for cell in row]):
+        raise ValueError(f"no panel: heat map {panel.title!r}")
+    return panel
+
+
+def _plain(texts: Sequence[Any], numbers: Sequence[Any]) -> bool:
+    """Whether these are texts, and these numbers or None."""
+    right = all(number is None or isinstance(number, int | float) for number in numbers)
+    return right and all(isinstance(text, str) for text in texts)

@@ -1,4 +1,4 @@
-"""The scores of a run over its rounds."""
+"""The picture of the scores of one run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .figure import COLOURS, figure
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], path: Path) -> None:
-    """A picture per axis of the metrics, all metrics that were recorded on it."""
+    """Draw the recorded metrics over the rounds; metrics with the same `axis` share a picture."""
     from matplotlib.ticker import MaxNLocator
 
     axes: dict[str, list[tuple[Metric, list[tuple[int, float]]]]] = {}

@@ -1,4 +1,4 @@
-"""Panels as figures."""
+"""Panels as matplotlib figures."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..panels import Chart, HeatMap, Panel
+from ..panels import Chart, HeatMap, Line, Panel
 from .figure import COLOURS, figure
 
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
-#: Axes with large numbers, which are written 10k, 2.5M.
+#: x axes with large numbers, which are written 10k, 2.5M.
 LARGE = ("local steps", "uploaded bytes", "idealised parallel seconds")
 
 
 def write_panels(panels: Sequence[Panel], folder: Path) -> None:
-    """Every panel as a PNG file, named by its title, in a folder."""
+    """Write every panel that has data into a folder, as a PNG file named by its title."""
     for panel in panels:
         if drawn(panel):
             draw(panel, (7, 4)).savefig(folder / f"{slug(panel.title)}.png", dpi=130)
 
 
 def drawn(panel: Panel) -> bool:
-    """Whether there is anything to see."""
+    """Whether a panel has data."""
     return any(panel.cells) if isinstance(panel, HeatMap) else any(len(line.x) for line in panel.lines)
 
 
@@ -52,19 +52,15 @@ def _chart(axis: Any, panel: Chart) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for i, line in enumerate(panel.lines):
-        if not len(line.x):
-            continue
-        colour, every = COLOURS[i % len(COLOURS)], max(1, len(line.x) // 8)
-        style = {"color": colour, "ls": DASHES[i // len(COLOURS) % 4], "marker": MARKERS[i % 8], "markevery": every}
-        axis.plot(line.x, line.y, label=line.name, **style)
-        if len(line.low):
-            axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, lw=0)
-    values = [y for line in panel.lines for y in (*line.y, *line.low) if y is not None]
-    if panel.log and values and min(values) > 0:
+        if len(line.x):
+            _line(axis, line, i)
+    known = [y for line in panel.lines for y in line.y if y is not None]
+    if panel.log and known and min(known) > 0:
         axis.set_yscale("log")
-    if re.search("accuracy|F1|share|worst", panel.y):
-        low, high = axis.get_ylim()
-        axis.set_ylim(max(low, 0), min(high, 1))
+    low, high = axis.get_ylim()
+    low, high = low if panel.low is None else max(low, panel.low), high if panel.high is None else min(high, panel.high)
+    if low < high:
+        axis.set_ylim(low, high)
     axis.grid(alpha=0.25, lw=0.5)
     axis.spines[["top", "right"]].set_visible(False)
     if panel.x.startswith("round"):
@@ -73,6 +69,14 @@ def _chart(axis: Any, panel: Chart) -> None:
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if axis.lines:
         axis.legend(frameon=False, fontsize=7)
+
+
+def _line(axis: Any, line: Line, i: int) -> None:
+    colour, every = COLOURS[i % len(COLOURS)], max(1, len(line.x) // 8)
+    style = {"color": colour, "ls": DASHES[i // len(COLOURS) % 4], "marker": MARKERS[i % 8], "markevery": every}
+    axis.plot(line.x, line.y, label=line.name, **style)
+    if len(line.low):
+        axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, lw=0)
 
 
 def _heat_map(fig: Any, axis: Any, panel: HeatMap) -> None:
@@ -87,8 +91,10 @@ def _heat_map(fig: Any, axis: Any, panel: HeatMap) -> None:
     for set_ticks, names in ((axis.set_xticks, panel.columns), (axis.set_yticks, panel.rows)):
         step = max(1, len(names) // 10)
         set_ticks(range(0, len(names), step), names[::step])
-    middle = np.nanmean(shown) if len(panel.columns) <= 30 else np.inf
+    if not panel.marks or len(panel.columns) > 30 or not np.isfinite(shown).any():
+        return
+    middle = np.nanmean(shown)
     for (i, j), value in np.ndenumerate(shown):
-        if panel.marks and np.isfinite(value) and np.isfinite(middle):
+        if np.isfinite(value):
             shade = "white" if value > middle else "black"
             axis.text(j, i, panel.marks[i][j], ha="center", va="center", fontsize=5, color=shade)

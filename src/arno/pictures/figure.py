@@ -8,7 +8,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 
 
 def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (7, 4)) -> tuple[Any, Any]:
-    """A figure that needs no display, and its axes as a table."""
+    """A matplotlib figure that needs no display, and its axes as an array of rows and columns."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

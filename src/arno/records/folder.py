@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from omegaconf import OmegaConf
 
 from ..config import settings as configs
-from ..core.metric import TRAIN_LOSS, Metric
+from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
 from ..panels import Panel, from_json, to_json
 from ..version import __version__
@@ -41,7 +41,7 @@ EARLIER = (
     *(Metric("loss", "loss", "less", low=0, axis="loss").on(split) for split in ("test", "val")),
     Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
     Metric("distance", "‖w − w*‖", "less", low=0, log=True),
-    Metric("client_accuracy_worst_decile", "worst tenth of clients", low=0, high=1),
+    *over_clients(Metric("accuracy", "accuracy", low=0, high=1, axis="score")),
     TRAIN_LOSS,
 )
 

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.metric import Metric
+from ..core.metric import DECILES, Metric, over_clients
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
 from . import tasks
 from .task import Reduction, Task
 
-DECILES = [f"p{q}" for q in range(0, 101, 10)]
 F1 = Metric("f1", "F1", low=0, high=1, short="f1", axis="score")
 ACCURACY = Metric("accuracy", "accuracy", low=0, high=1, short="acc", axis="score")
 LOSS = Metric("loss", "loss", "less", low=0, axis="loss")
@@ -43,11 +42,7 @@ class Classification(Task):
 
     name = "classification"
     metrics = (F1, ACCURACY, LOSS)
-    client_metrics = (
-        Metric("client_accuracy_mean", "accuracy per client", low=0, high=1, axis="score"),
-        Metric("client_accuracy_std", "its standard deviation", "less", low=0, high=1),
-        Metric("client_accuracy_worst_decile", "worst tenth of clients", low=0, high=1, axis="score"),
-    )
+    client_metrics = over_clients(ACCURACY)
 
     def __init__(self, classes: int) -> None:
         self.outputs = self.classes = classes
@@ -97,7 +92,8 @@ class Classification(Task):
         each = counts / counts.sum(1, keepdim=True) @ recall.cpu()
         worst = each.sort().values[: max(1, len(each) // 10)]
         spread = {"mean": each.mean(), "std": each.std(correction=0), "worst_decile": worst.mean()}
-        spread |= zip(DECILES, np.quantile(each.numpy(), np.linspace(0, 1, 11)), strict=True)
+        deciles = np.quantile(each.numpy(), np.linspace(0, 1, len(DECILES)))
+        spread |= {f"p{q}": value for q, value in zip(DECILES, deciles, strict=True)}
         return {f"client_accuracy_{name}": float(value) for name, value in spread.items()}
 
     def balanced(self, targets: Tensor, seed: int) -> Tensor:
