@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("partition.png"), help="the picture (default: partition.png)")
     options = parser.settings(arguments)
 
-    from ..report.listing import show_data, show_partition
+    from .listing import show_data, show_partition
 
     if not options.overrides:
         show_data()

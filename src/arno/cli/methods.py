@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", nargs="?", help="show one method in full")
     options = parser.parse_args(arguments)
 
-    from ..report.listing import show_method, show_methods
+    from .listing import show_method, show_methods
 
     if options.name:
         show_method(options.name)

@@ -1,4 +1,4 @@
-"""What `arno methods` and `arno data` print."""
+"""What `arno methods` and `arno data` print. To list names, these functions import every module of a group."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from ..registry import Registry
 
 
 def show_methods() -> None:
-    """The table of methods; what is said of each stands in lines of its own, so that 80 columns are enough."""
+    """Print all methods; formula, parts, settings and paper stand below each other, so that 80 columns are enough."""
     from ..methods import methods
 
     table = Table("method", "formula, parts, settings, paper", show_lines=True)
     table.columns[0].no_wrap = True
     for name in methods.names():
         info = methods.info(name)
-        said = {
+        texts = {
             "": info.get("formula", ""),
             "parts": parts_of(methods, name),
             "settings": settings_of(methods, name),
             "paper": info.get("paper", ""),
         }
-        lines = [f"[dim]{key}:[/dim] {escape(text)}" if key else escape(text) for key, text in said.items() if text]
+        lines = [f"[dim]{key}:[/dim] {escape(text)}" if key else escape(text) for key, text in texts.items() if text]
         table.add_row(name, "\n".join(lines))
     console = Console()
     console.print(table)
-    console.print("more of one: arno methods NAME", highlight=False)
-    console.print("your own: arno run method=custom method.target=file.py:factory", highlight=False)
+    console.print("details of one method: arno methods NAME", highlight=False)
+    console.print("a method of your own: arno run method=custom method.target=file.py:factory", highlight=False)
 
 
 def show_method(name: str) -> None:
-    """One method in full: the text of its file's docstring and of its factory."""
+    """Print one method in full: the docstrings of its module and of its factory, its parts and its settings."""
     from ..methods import methods
 
     factory = methods.get(name)
@@ -50,7 +50,7 @@ def show_method(name: str) -> None:
 
 
 def parts_of(registry: Registry, name: str) -> str:
-    """The parts a method is made of."""
+    """The parts of a method."""
     if nested := registry.info(name).get("nested"):
         return f"any of {', '.join(nested.names())}"
     names = [type(part).__name__ for part in registry.get(name)()]
@@ -58,12 +58,12 @@ def parts_of(registry: Registry, name: str) -> str:
 
 
 def settings_of(registry: Registry, name: str) -> str:
-    """Settings and their defaults."""
+    """The settings of a factory with their defaults."""
     return ", ".join(f"{p.name}={written(p.default)}" for p in registry.settings(name).values())
 
 
 def show_data() -> None:
-    """The tables of data sets and partitions."""
+    """Print all data sets and all partitions."""
     from ..data import datasets, partitions
 
     console = Console()
@@ -75,11 +75,11 @@ def show_data() -> None:
             settings = settings_of(registry, name)
             table.add_row(name, escape(first) + (f"\n[dim]settings:[/dim] {escape(settings)}" if settings else ""))
         console.print(table)
-    console.print("every data set takes data.val too: the share or number of samples held out for validation")
+    console.print("every data set also has data.val: the share or number of samples held out for validation")
 
 
 def show_partition(overrides: Sequence[str], path: Path) -> None:
-    """Describe and draw who holds what."""
+    """Print numbers about a partition and draw it."""
     from ..config.build import split
     from ..config.settings import compose, plain
     from ..data.picture import draw_partition, summary
@@ -96,6 +96,6 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
     try:
         draw_partition(partition, labels, dataset.classes, path)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ArnoError(f"--out {path}", f"it cannot be written ({reason})", "try --out partition.png") from error
     print(path)
