@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 
 from arno.grids.grid import cells
-from arno.grids.study import resolve
+from arno.grids.compare import resolve
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
 

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from arno.cli.compare import tell
 from arno.errors import ArnoError, unknown
-from arno.grids.study import own_keys, study
+from arno.grids.compare import own_keys, run_grid
 from arno.report.tables import markdown, sheets
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def compared(file: Path, page: Path, words: list[str]) -> int:
     plan = yaml.safe_load(file.read_text())
     own, rest = own_keys([*plan["compare"], *words])
     out, console = Path(own.pop("out") or Path("runs") / file.stem), Console()
-    found = study(rest, out, own, console=console)
+    found = run_grid(rest, out, own, console=console)
     status = tell(found, out, console)
     shutil.copy(out / "compare.png", page.with_suffix(".png"))
     lines = [f"# {plan['title']}", "", f"    arno compare {' '.join(plan['compare'])}", "", plan["before"]]

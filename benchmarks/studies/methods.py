@@ -18,7 +18,7 @@ from time import perf_counter
 from rich.console import Console
 
 from arno import Comparison
-from arno.grids.study import study
+from arno.grids.compare import run_grid
 from arno.methods import methods
 from arno.pictures.figures import draw_bands
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/methods-study"))
     options = parser.parse_args()
     began = perf_counter()
-    found = study(GRID, options.out, {}, jobs=options.jobs, console=Console())
+    found = run_grid(GRID, options.out, {}, jobs=options.jobs, console=Console())
     for group in found.members:
         for seed, lost in group.lost.items():
             print(f"failed: {group.label} seed={seed}: {lost.reason}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .core.part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
-    from .grids.study import compare
+    from .grids.compare import compare
     from .runs.run import RunResult, resume, run
 
 # Threads of a kernel that wait for each other sleep instead of spinning: on a busy machine spinning costs several times
@@ -36,7 +36,7 @@ _HOMES = {
     "Result": "core.work",
     "Work": "core.work",
     "Comparison": "analysis.comparison",
-    "compare": "grids.study",
+    "compare": "grids.compare",
     "RunResult": "runs.run",
     "resume": "runs.run",
     "run": "runs.run",

@@ -52,7 +52,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than training here: only tests that ask for `pictures` draw."""
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("arno.pictures.figures.draw_curves", lambda runs, path: None)
+        monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *arguments: None)
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ import arno as package
 from arno.analysis.comparison import Comparison
 from arno.analysis.statistics import summary
 from arno.config import settings as configs
-from arno.grids import study as compare
-from arno.grids.display import Cells, display
+from arno.grids import compare
+from arno.grids.cells import Ended, Outcome, Workers, run_cell
+from arno.grids.display import Display, display
 from arno.grids.grid import cells
-from arno.grids.worker import Outcome, run_cell
+from arno.grids.local import Local
 from arno.records.folder import RunFolder
 from arno.report.tables import _aside
 from arno.runs.progress import Quiet
@@ -33,18 +34,37 @@ GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells run in this process, one after another; what processes of their own add has tests of its own."""
+    """Cells run in this process, one after another; processes have tests of their own."""
+    monkeypatch.setattr(compare, "Local", InThisProcess)
 
-    def runner(log):
-        def run(configs, jobs, watcher):
-            for i, config in enumerate(configs):
-                watcher.began(i)
-                watcher.ended(i, run_cell(config, Quiet()))
-            return True
 
-        return run
+class InThisProcess(Workers):
+    """One worker, this process: a cell has ended when it was given."""
 
-    monkeypatch.setattr(compare, "local", runner)
+    def __init__(self, log: Path) -> None:
+        self.ended: list[Ended] = []
+
+    def room(self, config: dict[str, Any]) -> int:
+        return 1
+
+    def start(self, jobs: int) -> None:
+        assert jobs == 1
+
+    def free(self) -> int:
+        return 1 - len(self.ended)
+
+    def give(self, cell: int, config: dict[str, Any]) -> None:
+        self.ended.append(Ended(cell, run_cell(config, Quiet())))
+
+    def wait(self) -> list[Ended]:
+        events, self.ended = self.ended, []
+        return events
+
+    def stop(self, times: int) -> None:
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        pass
 
 
 def ran(out: str) -> list[str]:
@@ -114,8 +134,8 @@ def test_a_new_cell_is_added_and_an_unfinished_one_goes_on(arno, here):
     manifest.write_text(manifest.read_text().replace('"done"', '"running"'))
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0
-    assert said.out.splitlines()[0] == "fedavg seed=0 goes on after round 2 of 2"
-    assert said.out.count("goes on after") == 1
+    assert said.out.splitlines()[0] == "fedavg seed=0 continues after round 2 of 2"
+    assert said.out.count("continues after") == 1
     assert ran(said.out) == ["fedavg seed=0", "fedavg seed=1", "fedprox seed=1"]
     assert json.loads(manifest.read_text())["status"] == "done"
 
@@ -197,13 +217,12 @@ def test_a_comparison_is_not_resumed_as_a_run(arno, here):
     assert Comparison.open("grid").record["target"] == 0.5
 
 
-def test_the_record_holds_the_command_as_it_was_given(arno, here, monkeypatch):
-    def spread(words, jobs):
-        return ["engine=serial", *(word for word in words if word != "engine=ray")], 1, None
-
-    monkeypatch.setattr("arno.grids.cluster.spread", spread)
+def test_the_record_holds_the_command_as_it_was_given(arno, monkeypatch):
+    monkeypatch.setattr("arno.grids.cluster.Cluster", lambda words, out: InThisProcess(out))
     arno("compare", *GRID, "engine=ray", "out=grid")
-    assert " engine=ray " in Comparison.open("grid").record["command"]
+    found = Comparison.open("grid")
+    assert " engine=ray " in found.record["command"]
+    assert {run.config["engine"]["kind"] for group in found.members for run in group.runs.values()} == {"serial"}
 
 
 def stop(cell: str, after: int) -> None:
@@ -258,7 +277,7 @@ def test_a_comparison_of_which_nothing_is_over(arno, here):
     Path("grid/report.html").unlink()
     shutil.rmtree("grid/+seed=0")
     error = arno("report", "grid").error
-    assert "grid: none of its runs has ended a round yet; go on with: arno compare method=fedavg" in error
+    assert "grid: none of its runs has finished a round; continue it with: arno compare method=fedavg" in error
     assert not Path("grid/report.html").exists()
 
 
@@ -348,7 +367,7 @@ def test_a_failed_cell_with_other_settings_is_refused_too(arno, here):
 
 def test_two_comparisons_in_one_folder_are_refused(arno, here):
     with compare.alone_in(Path("grid")):
-        assert "another comparison is at work" in arno("compare", *GRID, "out=grid").error
+        assert "another comparison runs there" in arno("compare", *GRID, "out=grid").error
     assert arno("compare", *GRID, "out=grid").status == 0
 
 
@@ -382,7 +401,7 @@ def test_a_metric_that_nobody_recorded(arno, here):
     [
         ("method=fedavg fedprox.mu=0.1", "fedprox is not among the methods compared; write method=fedavg,fedprox"),
         ("fedprox.mu=0.1", "fedprox is not among the methods compared; write method=fedavg,fedprox"),
-        ("method=fedavg,fedprox fedpox.mu=1", "'fedpox.mu': no method is called so; did you mean fedprox.mu?"),
+        ("method=fedavg,fedprox fedpox.mu=1", "'fedpox.mu': no method has this name; did you mean fedprox.mu?"),
         ("method=fedavg,fedprox fedprox.nu=1", "'fedprox.nu': its own settings are mu; did you mean fedprox.mu?"),
         ("method=fedavg,fedprox fedavg.mu=1", "fedavg has no settings of its own; see arno methods fedavg"),
         ("method=fedavg fedavg.particpation=1", "did you mean fedavg.participation?"),
@@ -537,12 +556,12 @@ def test_the_display_on_a_terminal():
         shown.began(0)
         shown.began(1)
         shown.moved(0, 25, 50)
-        said = [shown.bar.tasks[0].fields["said"], *(t.description for t in shown.bar.tasks)]
+        said = [shown.bar.tasks[0].fields["text"], *(t.description for t in shown.bar.tasks)]
         assert said[0].startswith("2/5  0:00:0")
         assert said[0].endswith(" left")
         assert said[1:] == ["cells", "  fedavg seed=0", "  fedavg seed=1"]
         assert shown.bar.tasks[0].completed == 2.5
-        assert shown.bar.tasks[1].fields["said"] == "round 25/50"
+        assert shown.bar.tasks[1].fields["text"] == "round 25/50"
         shown.ended(0, Outcome())
         shown.ended(1, Outcome("interrupted", interrupted=True))
         assert [t.description for t in shown.bar.tasks] == ["cells"]
@@ -550,7 +569,7 @@ def test_the_display_on_a_terminal():
 
 
 def test_the_time_left_is_that_of_the_cells_to_come(monkeypatch: pytest.MonkeyPatch):
-    shown = Cells(["a", "b", "c", "d"], 10)
+    shown = Display(["a", "b", "c", "d"], 10)
     assert shown.left == "?"
     shown.began(0)
     shown.ended(0, Outcome())
@@ -606,6 +625,6 @@ def test_a_runs_own_configuration_is_read_as_any_other(tmp_path):
 
 def test_how_many_cells_have_room(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    room: Callable[..., int] = lambda **engine: compare.places({"engine": engine})  # noqa: E731
+    room: Callable[..., int] = lambda **engine: Local(Path("log")).room({"engine": engine})  # noqa: E731
     assert (room(kind="auto", cores=1), room(kind="auto", cores=3), room(kind="serial", threads=1)) == (8, 2, 8)
     assert (room(kind="processes", workers=0), room(kind="mine")) == (1, 8)

@@ -121,7 +121,7 @@ def test_stopped_and_called_again(number, start, arno, whole, tmp_path):
     ran = re.findall(r"^\d/4  (\w+) (seed=\d)  done", again.out, re.M)
     assert {f"method={method}+{seed}" for method, seed in ran} == {p.name for p in whole.glob("*/")} - done
     if number != signal.SIGKILL:
-        assert re.search(rf"^\w+ seed=\d goes on after round {int(saved.stem)} of {ROUNDS}$", again.out, re.M)
+        assert re.search(rf"^\w+ seed=\d continues after round {int(saved.stem)} of {ROUNDS}$", again.out, re.M)
         assert json.loads((stopped / "manifest.json").read_text())["resumed_after"] == int(saved.stem)
     for mine, theirs in zip(numbers(out), numbers(whole), strict=True):
         pd.testing.assert_frame_equal(mine, theirs, check_exact=True)

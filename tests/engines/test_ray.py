@@ -34,7 +34,7 @@ ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 from arno.engines.actors import Call, _refused  # noqa: E402
 from arno.engines.ray import ray_engine, shares  # noqa: E402
 from arno.engines.remote_table import WorkerTable  # noqa: E402
-from arno.grids.cluster import Runs, _outcome  # noqa: E402
+from arno.grids.cluster import CellActor, outcome_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -415,9 +415,7 @@ def test_a_client_from_outside_reaches_the_cluster(tmp_path, monkeypatch):
 
 def test_a_cell_that_cannot_reach_its_folder_is_sent_back(tmp_path):
     config = plain(compose(["rounds=1", "data.limit=200", "engine=serial", f"out={tmp_path / 'out' / 'cell'}"]))
-    told, files = Runs(os.getcwd()).run(config, str(tmp_path / "nobody-made-this"))
+    answer = CellActor(os.getcwd()).run(config, str(tmp_path / "nobody-made-this"))
     assert not (tmp_path / "out").exists()
-    assert not _outcome(config, Call("run", (), answer=(told, files)), "").reason
+    assert not outcome_of(answer, config).reason
     assert RunResult(tmp_path / "out" / "cell").final.isfinite().all()
-    assert _outcome(config, Call("run", ()), "its worker was lost").reason == "its worker was lost, 3 times"
-    assert (tmp_path / "out" / "cell" / "failure.json").exists()

@@ -42,13 +42,13 @@ def main(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from ..grids.study import own_keys, study
+    from ..grids.compare import own_keys, run_grid
 
     console = Console()
     own, words = own_keys(options.overrides)
     out = Path(own.pop("out") or "compare")
     try:
-        found = study(words, out, own, jobs=options.jobs, retry=options.retry, console=console)
+        found = run_grid(words, out, own, jobs=options.jobs, retry=options.retry, console=console)
     except KeyboardInterrupt:
         print("stopped; the same command continues it")
         return 130

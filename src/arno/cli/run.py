@@ -73,7 +73,7 @@ def run_stages(files: list[str], options: argparse.Namespace) -> int:
 
 def refuse_several(words: Sequence[str], error: ArnoError) -> None:
     """Where an error is about a setting that lists several values, name the command that takes a grid."""
-    from ..grids.grid import values
+    from ..config.lists import values
 
     for word in words:
         value = word.partition("=")[2]

@@ -1,1 +1,1 @@
-"""Run a grid of configurations."""
+"""Run a grid of configurations for `arno compare`, on this machine or on a Ray cluster."""

@@ -1,11 +1,13 @@
-"""The cells of a comparison on a Ray cluster: a core for each, on the serial engine, whose bits are those of `ray`."""
+"""Cells on a Ray cluster.
+
+Each cell runs on an actor with one core and on the serial engine, which gives the same bits as the engine `ray`.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import tempfile
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,91 +16,117 @@ from typing import Any
 from ..config import settings as configs
 from ..engines.actors import Actors, Call, Ray
 from ..runs.progress import Quiet
-from .crew import Config, Runner, Watcher
-from .worker import Outcome, record_failure, run_cell
+from .cells import Config, Ended, Lost, Moved, Outcome, Workers, run_cell
 
-#: A cell that was lost with its worker this often has failed.
-TRIES = 3
-
-
-def spread(words: Sequence[str], jobs: int | None) -> tuple[list[str], int, Runner]:
-    """What `engine=ray` means to a comparison: the cells' own words, how many run at a time, and where."""
-    asked = configs.compose([word for word in words if word.partition("=")[0].split(".")[0] == "engine"]).engine
-    cluster = Ray(asked.address, asked.workers)
-    rest = [word for word in words if word.partition("=")[0].split(".")[0] != "engine"]
-    return ["engine=serial", *rest], jobs or asked.workers or max(1, cluster.cpus), on(cluster)
+#: What an actor returns: the fields of the outcome, and the files of the cell if they are not in its folder yet.
+Answer = tuple[tuple[Any, ...], dict[str, bytes]]
 
 
-def on(cluster: Ray) -> Runner:
-    """Actors of this cluster; it is left when they are done. One that is lost is replaced and its cell goes on."""
+def for_actors(words: Sequence[str]) -> list[str]:
+    """The settings of the cells of a comparison with `engine=ray`: each cell trains on the serial engine."""
+    return ["engine=serial", *(word for word in words if not _of_engine(word))]
 
-    def run(given: Sequence[Config], jobs: int, watcher: Watcher) -> bool:
+
+class Cluster(Workers):
+    """Actors of a Ray cluster. A lost actor is replaced; its cell continues from its last checkpoint.
+
+    words: the settings of the comparison; those of the engine say which cluster. folder: the folder of the comparison.
+    """
+
+    tries = 3
+
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
+        self._engine = configs.compose([word for word in words if _of_engine(word)]).engine
+        # An actor that sees this file can write into the folder of the comparison.
+        self._token = folder / f".{secrets.token_hex(8)}"
+        self._connection: Ray | None = None
+        self._actors: Actors | None = None
+
+    def room(self, config: Config) -> int:
+        """As many cells as `engine.workers` says; by default one per core of the cluster."""
+        return int(self._engine.workers) or max(1, self._connected().cpus)
+
+    def start(self, jobs: int) -> None:
+        """Connect to the cluster and start the actors."""
+        self._connected()
+        self._token.touch()
         import ray
 
-        actor = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Runs)
-        actors = Actors(lambda: actor.remote(os.getcwd()), min(jobs, len(given)), 0.0)
-        actors.start()
-        token = Path(given[0]["out"]).parent / f".{secrets.token_hex(8)}"  # who sees it shares our files
-        token.touch()
-        calls = [Call("run", (config, str(token)), what=cell) for cell, config in enumerate(given)]
-        todo, left = deque(calls), len(calls)
-        try:
-            while left:
-                for worker in actors.room():
-                    if todo:
-                        watcher.began(todo[0].what)
-                        actors.send(worker, todo.popleft())
-                for call, _, why in actors.wait():
-                    call.tries += bool(why)
-                    if why and call.tries < TRIES:
-                        todo.appendleft(call)
-                        continue
-                    left -= 1
-                    watcher.ended(call.what, _outcome(given[call.what], call, why))
-        except KeyboardInterrupt:
-            return False
-        finally:
-            token.unlink(missing_ok=True)
-            actors.close()
-            cluster.close()
-        return True
+        actor = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(CellActor)
+        self._actors = Actors(lambda: actor.remote(os.getcwd()), jobs, 0.0)
+        self._actors.start()
 
-    return run
+    def free(self) -> int:
+        """How many actors are up and have no cell."""
+        return len(list(self._started().room()))
 
+    def give(self, cell: int, config: Config) -> None:
+        """Run a cell on a free actor."""
+        actors = self._started()
+        actors.send(next(iter(actors.room())), Call("run", (config, str(self._token)), what=(cell, config)))
 
-def _outcome(config: Config, call: Call, why: str) -> Outcome:
-    """How a cell ended; its files are put into its folder where they are not there yet."""
-    if why:
-        outcome = Outcome(f"{why}, {TRIES} times")
-        record_failure(config, outcome)
-        return outcome
-    told, files = call.answer
-    for name, content in files.items():
-        path = Path(config["out"], name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    call.answer = None
-    return Outcome(*told)
+    def wait(self) -> Sequence[Moved | Ended | Lost]:
+        """The cells that have ended or lost their actors."""
+        events: list[Moved | Ended | Lost] = []
+        for call, _, reason in self._started().wait():
+            cell, config = call.what
+            events.append(Lost(cell, reason) if reason else Ended(cell, outcome_of(call.answer, config)))
+        return events
+
+    def stop(self, times: int) -> None:
+        """Leave the loop; cells continue from their last checkpoints."""
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """End the actors and the connection."""
+        self._token.unlink(missing_ok=True)
+        if self._actors is not None:
+            self._actors.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connected(self) -> Ray:
+        if self._connection is None:
+            self._connection = Ray(self._engine.address, self._engine.workers)
+        return self._connection
+
+    def _started(self) -> Actors:
+        assert self._actors is not None
+        return self._actors
 
 
-class Runs:
-    """The actor's side: runs one cell after another."""
+class CellActor:
+    """The actor: runs one cell after another. `folder` is the working directory of the comparison."""
 
     def __init__(self, folder: str) -> None:
         with suppress(OSError):
             os.chdir(folder)
 
     def ready(self) -> bool:
-        """It is up."""
+        """The actor is up."""
         return True
 
-    def run(self, config: dict[str, Any], token: str) -> tuple[tuple[Any, ...], dict[str, bytes]]:
-        """Run a cell in its folder, or where that is out of reach in one of our own that is sent back."""
+    def run(self, config: Config, token: str) -> Answer:
+        """Run a cell in its folder. A node that does not see the file `token` returns the files of the cell."""
         if Path(token).exists():
             return tuple(run_cell(config, Quiet())), {}
-        with tempfile.TemporaryDirectory() as own:
-            outcome = run_cell(config | {"out": str(Path(own, "cell"))}, Quiet())
-            files = {
-                str(p.relative_to(own)).partition("/")[2]: p.read_bytes() for p in Path(own).rglob("*") if p.is_file()
-            }
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "cell")
+            outcome = run_cell(config | {"out": str(folder)}, Quiet())
+            files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         return tuple(outcome), files
+
+
+def outcome_of(answer: Answer, config: Config) -> Outcome:
+    """The outcome that an actor returned; writes the files that came with it into the folder of the cell."""
+    outcome, files = answer
+    for name, content in files.items():
+        path = Path(config["out"], name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return Outcome(*outcome)
+
+
+def _of_engine(word: str) -> bool:
+    """Whether a setting is one of the engine."""
+    return word.partition("=")[0].split(".")[0] == "engine"

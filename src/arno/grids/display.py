@@ -1,4 +1,4 @@
-"""What a person sees while a comparison goes on: cells done, cells running and the time left, in one place."""
+"""The display of a comparison: how many cells are done, which ones run, and the time left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from .worker import Outcome
+from .cells import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Cells:
-    """Follows cells without showing anything; others show what it knows."""
+class Display:
+    """Counts the cells and shows nothing; subclasses show the counts.
+
+    titles: the cells to run. total: all cells, with those that were done before.
+    """
 
     def __init__(self, titles: Sequence[str], total: int) -> None:
         self.titles, self.total, self.done = titles, total, total - len(titles)
@@ -25,21 +28,21 @@ class Cells:
         self.began_at = monotonic()
 
     def began(self, cell: int) -> None:
-        """It runs."""
+        """The cell runs now."""
         self.running[cell] = 0.0
 
     def moved(self, cell: int, rounds: int, total: int) -> None:
-        """So many of its rounds are done."""
+        """`rounds` of its `total` rounds are done."""
         self.running[cell] = min(max(rounds, 0) / total, 1.0)
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """It is over."""
+        """The cell has ended."""
         self.running.pop(cell, None)
         self.done += not outcome.interrupted
 
     @property
     def left(self) -> str:
-        """The time left if the cells to come are like those so far."""
+        """The time left if the next cells take as long as the cells so far."""
         mine = self.done - (self.total - len(self.titles)) + sum(self.running.values())
         if mine < 0.05:
             return "?"
@@ -47,11 +50,11 @@ class Cells:
         return str(timedelta(seconds=round(spent / mine * (len(self.titles) - mine))))
 
 
-class Lines(Cells):
-    """A line per finished cell."""
+class Lines(Display):
+    """Prints a line for each cell that has ended."""
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """Say how."""
+        """Print how it ended."""
         super().ended(cell, outcome)
         how = "diverged" if outcome.diverged else "failed" if outcome.reason else "done"
         left = f"  {self.left} left" if self.done < self.total else ""
@@ -59,8 +62,8 @@ class Lines(Cells):
             print(f"{self.done}/{self.total}  {self.titles[cell]}  {how}{left}", flush=True)
 
 
-class Bars(Cells):
-    """A bar for all cells and one for each that runs."""
+class Bars(Display):
+    """A bar for all cells and a bar for each cell that runs."""
 
     def __init__(self, titles: Sequence[str], total: int, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -68,40 +71,40 @@ class Bars(Cells):
 
         super().__init__(titles, total)
         name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-        more = TextColumn("{task.fields[said]}", table_column=Column(no_wrap=True))
-        self.bar = Progress(name, BarColumn(), more, console=console, transient=True)
-        self.all = self.bar.add_task("cells", total=total, completed=self.done, said="")
+        text = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True))
+        self.bar = Progress(name, BarColumn(), text, console=console, transient=True)
+        self.all = self.bar.add_task("cells", total=total, completed=self.done, text="")
         self.tasks: dict[int, Any] = {}
         self.show()
 
     def show(self) -> None:
-        """Bring the bar of all cells up to date."""
-        said = f"{self.done}/{self.total}  {self.left} left"
-        self.bar.update(self.all, completed=self.done + sum(self.running.values()), said=said)
+        """Update the bar of all cells."""
+        text = f"{self.done}/{self.total}  {self.left} left"
+        self.bar.update(self.all, completed=self.done + sum(self.running.values()), text=text)
 
     def began(self, cell: int) -> None:
-        """A bar more."""
+        """Add a bar."""
         super().began(cell)
-        self.tasks[cell] = self.bar.add_task(f"  {self.titles[cell]}", total=None, said="starts")
+        self.tasks[cell] = self.bar.add_task(f"  {self.titles[cell]}", total=None, text="starts")
 
     def moved(self, cell: int, rounds: int, total: int) -> None:
         """Move its bar."""
         super().moved(cell, rounds, total)
-        self.bar.update(self.tasks[cell], total=total, completed=rounds, said=f"round {rounds}/{total}")
+        self.bar.update(self.tasks[cell], total=total, completed=rounds, text=f"round {rounds}/{total}")
         self.show()
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """A bar less."""
+        """Remove its bar."""
         super().ended(cell, outcome)
         self.bar.remove_task(self.tasks.pop(cell))
         self.show()
 
 
 @contextmanager
-def display(titles: Sequence[str], total: int, console: Console | None) -> Iterator[Cells]:
-    """The display that suits the console; none without one."""
+def display(titles: Sequence[str], total: int, console: Console | None) -> Iterator[Display]:
+    """Bars on a terminal, lines elsewhere, nothing without a console."""
     if console is None or not titles:
-        yield Cells(titles, total)
+        yield Display(titles, total)
     elif console.is_terminal:
         bars = Bars(titles, total, console)
         with bars.bar:

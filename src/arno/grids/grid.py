@@ -1,15 +1,16 @@
-"""The grid of a comparison: what commas and ranges in settings span."""
+"""The grid of a comparison: the cells that commas and ranges in settings give."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import product
 
 from ..config import settings as configs
+from ..config.lists import values
 from ..errors import ArnoError
 
 GENERAL = frozenset(f.name for f in fields(configs.Config))
@@ -19,8 +20,11 @@ GENERAL = frozenset(f.name for f in fields(configs.Config))
 class Cell:
     """One run of the grid.
 
-    name: what is compared: the method with its own settings or, where there is one method, the first key that varies.
+    name: what is compared: the method with its own settings or, with one method, the first key that varies.
     setting: the other keys that vary; groups are compared within it.
+    seed: as it was given; empty if it was not.
+    varied: everything that varies except the seed.
+    overrides: the settings of the run.
     """
 
     name: str
@@ -31,20 +35,24 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """A folder name of its own."""
+        """The name of its folder; no other cell of the grid has the same."""
         text = re.sub(r"[^\w.=+-]+", "_", f"{self.varied}+seed={self.seed}" if self.seed else self.varied) or "run"
         return text if len(text) <= 200 else f"{text[:180]}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     @property
     def title(self) -> str:
-        """The cell for a reader."""
+        """The cell for people."""
         return " ".join(filter(None, (self.name, self.setting, f"seed={self.seed}" if self.seed else "")))
 
 
-def cells(overrides: Sequence[str]) -> list[Cell]:
-    """The grid that commas (`a,b`) and ranges (`0..4`) span; brackets and parentheses protect their commas.
+#: Keys with the values that each of them lists.
+Lists = Sequence[tuple[str, Sequence[str]]]
 
-    A setting that only one of the methods has, or has otherwise, is written after that method's name.
+
+def cells(overrides: Sequence[str]) -> list[Cell]:
+    """The grid of settings that list several values: `a,b` or `0..4`.
+
+    A setting of one method only, or with another value for one method, is written after the name of that method.
 
     >>> [c.folder for c in cells(["method=fedavg,fedprox", "seed=0..1", "rounds=5"])]
     ['method=fedavg+seed=0', 'method=fedavg+seed=1', 'method=fedprox+seed=0', 'method=fedprox+seed=1']
@@ -54,13 +62,7 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     >>> [(c.name, c.setting) for c in grid][-2:]
     [('fedprox mu=0.5', 'partition.alpha=1'), ('fedprox mu=1', 'partition.alpha=1')]
     """
-    given = []
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        several = list(values(value)) if equals else [value]
-        for each in several:
-            configs.parse(f"{key}{equals}{each}")
-        given.append((key, several))
+    given = [_listed(text) for text in overrides]
     compared = {method for key, several in given if key == "method" for method in several}
     for key, _ in given:
         _refuse(key.lstrip("+"), compared)
@@ -68,26 +70,53 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     varying = [key for key, several in shared if len(several) > 1 and key != "seed"]
     subject = "method" if len(compared) > 1 else next(iter(varying), "method")
     found: dict[Cell, None] = {}
-    for choice in product(*(several for _, several in shared)):
-        chosen = dict(zip((key for key, _ in shared), choice, strict=True))
+    for chosen in _choices(shared):
         method = chosen.get("method")
         own = [(key.partition(".")[2], several) for key, several in given if key.split(".")[0] == method]
-        for more in product(*(several for _, several in own)):
-            mine = dict(zip((key for key, _ in own), more, strict=True))
-            told = [f"{key}={mine[key]}" for key, several in own if len(several) > 1]
-            named = [f"{key}={chosen[key]}" for key in varying]
-            name = [f"{subject}={chosen[subject]}".removeprefix("method=")] if subject in chosen else []
-            setting = [word for word in named if word.partition("=")[0] != subject]
-            varied = [*named, *(f"{method}.{word}" for word in told)]
-            words = [f"{key}={value}" for key, value in chosen.items()]
-            words += [f"{key if _general(key, method) else f'method.{key}'}={value}" for key, value in mine.items()]
-            text = " ".join([*name, *told]) or str(configs.Config.method)
-            found[Cell(text, " ".join(setting), chosen.get("seed", ""), " ".join(varied), tuple(words))] = None
+        several_of_own = [key for key, several in own if len(several) > 1]
+        for mine in _choices(own):
+            told = [f"{key}={mine[key]}" for key in several_of_own]
+            found[_cell(chosen, mine, told, varying, subject)] = None
     return list(found)
 
 
+def _listed(text: str) -> tuple[str, list[str]]:
+    """A setting's key and the values that it lists; refuses a value that cannot be read."""
+    key, equals, value = text.partition("=")
+    several = list(values(value)) if equals else [value]
+    for each in several:
+        configs.parse(f"{key}{equals}{each}")
+    return key, several
+
+
+def _choices(lists: Lists) -> Iterator[dict[str, str]]:
+    """Every combination of one value per key."""
+    keys = [key for key, _ in lists]
+    for choice in product(*(several for _, several in lists)):
+        yield dict(zip(keys, choice, strict=True))
+
+
+def _cell(
+    chosen: Mapping[str, str], mine: Mapping[str, str], told: Sequence[str], varying: Sequence[str], subject: str
+) -> Cell:
+    """The cell of one combination.
+
+    chosen: the settings of all methods. mine: the settings of its method only. told: those of `mine` that vary.
+    varying: the keys of `chosen` that vary. subject: the key that is compared.
+    """
+    method = chosen.get("method")
+    named = [f"{key}={chosen[key]}" for key in varying]
+    name = [f"{subject}={chosen[subject]}".removeprefix("method=")] if subject in chosen else []
+    setting = [word for word in named if word.partition("=")[0] != subject]
+    varied = [*named, *(f"{method}.{word}" for word in told)]
+    words = [f"{key}={value}" for key, value in chosen.items()]
+    words += [f"{key if _general(key, method) else f'method.{key}'}={value}" for key, value in mine.items()]
+    text = " ".join([*name, *told]) or str(configs.Config.method)
+    return Cell(text, " ".join(setting), chosen.get("seed", ""), " ".join(varied), tuple(words))
+
+
 def _refuse(key: str, compared: set[str]) -> None:
-    """Settings written after the name of a method that is not compared, or that the method does not have."""
+    """Refuse a setting after the name of a method that is not compared, or that does not have this setting."""
     method, dot, rest = key.partition(".")
     if not dot or method in GENERAL:
         return
@@ -95,7 +124,7 @@ def _refuse(key: str, compared: set[str]) -> None:
     if method not in compared:
         near = get_close_matches(method, [*registry.names(), "custom"], 1, 0.7)
         if near and near[0] != method:
-            raise ArnoError(f"unknown key {key!r}", "no method is called so", f"did you mean {near[0]}.{rest}?")
+            raise ArnoError(f"unknown key {key!r}", "no method has this name", f"did you mean {near[0]}.{rest}?")
         if near:
             all_of_them = ",".join(dict.fromkeys([*(sorted(compared) or [str(configs.Config.method)]), method]))
             rule = f"{method} is not among the methods compared"
@@ -112,31 +141,7 @@ def _refuse(key: str, compared: set[str]) -> None:
 
 
 def _general(key: str, method: str | None) -> bool:
-    """Whether a key written after a method's name is a general setting and none of the method's own."""
+    """Whether a key after a method's name is a general setting and not one of the method's own."""
     head = key.split(".")[0]
     registry = configs.registry("method")
     return head in GENERAL and (method not in registry.names() or head not in registry.settings(str(method)))
-
-
-def values(text: str) -> Iterator[str]:
-    """The values that a setting of a grid lists.
-
-    >>> list(values("0..2")), list(values("[8, 8],[16]"))
-    (['0', '1', '2'], ['[8, 8]', '[16]'])
-    """
-    bounds = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text)
-    if bounds:
-        low, high = int(bounds[1]), int(bounds[2])
-        if high < low:
-            raise ArnoError(f"range {text}", "it must rise", f"write {high}..{low}")
-        yield from (str(i) for i in range(low, high + 1))
-        return
-    depth, piece = 0, ""
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            yield piece
-            piece = ""
-        else:
-            piece += character
-    yield piece

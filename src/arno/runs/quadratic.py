@@ -56,7 +56,7 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
 
 
 def _grid(text: str) -> list[str]:
-    from ..grids.grid import values
+    from ..config.lists import values
 
     return list(values(text))
 

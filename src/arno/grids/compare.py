@@ -1,9 +1,11 @@
-"""Methods × settings × seeds: every cell a run, with the same partition and cohorts for all methods at one seed."""
+"""Compare methods × settings × seeds: each cell is a run, and all methods with one seed have the same clients.
+
+The same clients: the same partition of the data and the same cohorts.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,21 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.comparison import FAILURE, RECORD, Comparison, failure
 from ..config import settings as configs
+from ..core.metric import Metric
 from ..errors import ArnoError, unknown
 from ..records.folder import RunFolder
-from .crew import Runner, local
+from ..records.lock import locked
+from .cells import Config, Workers, run_cells
 from .display import display
 from .grid import Cell, cells
+from .local import Local
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..core.contracts import Problem
 
-#: Keys of the comparison itself; every other one is a setting of its runs.
+#: Keys of the comparison itself; every other key is a setting of its runs.
 OWN = ("out", "target", "metric", "test")
-#: Settings of an engine that say how many cores a cell takes.
-CORES = ("cores", "workers", "threads")
 
 
 def compare(
@@ -42,7 +45,7 @@ def compare(
     console: Console | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Run a grid, some cells at a time, and return what it found; cells that are done are not run again.
+    """Run a grid, some cells at a time, and return the comparison; cells that are done are not run again.
 
     >>> import arno
     >>> found = arno.compare(method=["fedavg", "scaffold"], seed=range(3), rounds=20, out="mine")    # doctest: +SKIP
@@ -50,16 +53,17 @@ def compare(
 
     overrides: `key=value` strings as on the command line, commas and ranges for several values.
     settings: the same as keywords, lists for several values: `local={"lr": [0.01, 0.1]}`.
-    target: a score; the table tells what it takes to reach it. metric: the score, test F1 by default.
+    target: a score; the table says how many rounds, steps and bytes it takes to reach it.
+    metric: the score; by default the first metric of the task.
     jobs: cells at a time; by default as many as there are cores for.
-    retry: run cells that failed once more, from their beginning.
+    retry: run failed cells again, from their beginning.
     """
     own, words = own_keys([*overrides, *_words(settings)])
     own |= {name: value for name, value in (("target", target), ("metric", metric)) if value is not None}
-    return study(words, Path(own.pop("out") or out), own, jobs=jobs, retry=retry, console=console)
+    return run_grid(words, Path(own.pop("out") or out), own, jobs=jobs, retry=retry, console=console)
 
 
-def study(
+def run_grid(
     words: Sequence[str],
     out: Path,
     own: Mapping[str, Any],
@@ -67,31 +71,26 @@ def study(
     jobs: int | None = None,
     retry: bool = False,
     console: Console | None = None,
-    runner: Runner | None = None,
 ) -> Comparison:
-    """Run the cells that are missing and read all of them; KeyboardInterrupt if it was stopped, after saving."""
+    """Run the cells that are missing and read all of them; raises KeyboardInterrupt if the user stopped it, saved.
+
+    words: the settings of the runs. own: `target`, `metric` and `test` of the comparison.
+    """
     if jobs is not None and jobs < 1:
         raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
-    given = words
-    if {"engine=ray", "engine.kind=ray"} & set(words):
-        from .cluster import spread
-
-        words, jobs, runner = spread(words, jobs)
-    alone = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]  # cells share the cores
-    grid = cells([*alone, "eval.clients=true", *words])
+    workers, settings = _workers(words, out)
+    grid = cells(settings)
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
     check_metric(own, resolved[0])
-    began = perf_counter()
+    began, whole = perf_counter(), True
     with alone_in(out):
-        todo = [i for i, config in enumerate(resolved) if not over(config, retry)]
-        record = _record(out, grid, resolved, own, given)
-        for i in todo if console else ():
-            saved = RunFolder(Path(resolved[i]["out"])).saved()
-            if saved:
-                print(f"{grid[i].title} goes on after round {int(saved[-1].stem)} of {resolved[i]['rounds']}")
-        with display([grid[i].title for i in todo], len(grid), console) as watcher:
-            run = runner or local(out / "log.txt")
-            whole = run([resolved[i] for i in todo], jobs or places(resolved[0]), watcher) if todo else True
+        todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
+        record = _record(out, grid, resolved, own, words)
+        if console is not None:
+            _tell_continued([grid[i] for i in todo], [resolved[i] for i in todo])
+        with display([grid[i].title for i in todo], len(grid), console) as shown:
+            if todo:
+                whole = run_cells([resolved[i] for i in todo], workers, jobs, shown)
         _write(out, record | {"seconds": record["seconds"] + perf_counter() - began})
     if not whole:
         raise KeyboardInterrupt
@@ -99,7 +98,7 @@ def study(
 
 
 def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The comparison's own settings, and the words that are its runs'."""
+    """The settings of the comparison itself, and the settings of its runs."""
     own: dict[str, Any] = dict.fromkeys(OWN)
     rest = []
     for word in words:
@@ -115,27 +114,36 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return own, rest
 
 
-def check_metric(own: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Refuse a metric that the problem does not record, and a target outside its range, before anything is trained."""
-    if own["metric"] is None and own["target"] is None:
+def check_metric(own: Mapping[str, Any], config: Config) -> None:
+    """Refuse a misspelt metric and a target out of the metric's range, before anything is trained.
+
+    A name that resembles no declared metric may be a column that the method records.
+    """
+    if own.get("metric") is None and own.get("target") is None:
         return
     problem: Problem = configs.registry("problem").build(config["problem"], config)
     known = {metric.name: metric for metric in problem.metrics}
-    name = str(own["metric"] or problem.metrics[0].name)
-    split = next((found for found in known if found.removeprefix("test_") == name), None)
-    if name not in known and split:
-        raise ArnoError(f"metric = {name}", "of which data?", f"write metric={split}")
-    if name not in known and get_close_matches(name, known, 1, 0.8):
-        raise unknown("metric", name, known)  # any other name may be a column that the method records
-    metric, target = known.get(name), own["target"]
-    if metric is not None and target is not None and not metric.low <= target <= metric.high:
-        rule = f"{metric.label} lies between {metric.low:g} and {metric.high:g}"
-        raise ArnoError(f"target = {target:g}", rule, "choose a target in that range")
+    name = str(own.get("metric") or problem.metrics[0].name)
+    if name in known:
+        _check_target(own.get("target"), known[name])
+    elif f"test_{name}" in known:
+        raise ArnoError(f"metric = {name}", "it does not say which data", f"write metric=test_{name}")
+    elif get_close_matches(name, known, 1, 0.8):
+        raise unknown("metric", name, known)
 
 
-def resolve(grid: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """The cells' whole configurations; cells that differ in the seed only are composed once."""
-    known: dict[tuple[str, ...], dict[str, Any]] = {}
+def _check_target(target: float | None, metric: Metric) -> None:
+    if target is None or metric.low <= target <= metric.high:
+        return
+    ends = ((f"at least {metric.low:g}", metric.low), (f"at most {metric.high:g}", metric.high))
+    rule = f"{metric.label} is {' and '.join(text for text, end in ends if abs(end) != float('inf'))}"
+    percent = (metric.low, metric.high) == (0, 1) and 1 < target <= 100
+    raise ArnoError(f"target = {target:g}", rule, f"write target={target / 100:g}" if percent else "change the target")
+
+
+def resolve(grid: Sequence[Cell]) -> Iterator[Config]:
+    """The resolved configurations of the cells; cells that differ in the seed only are composed once."""
+    known: dict[tuple[str, ...], Config] = {}
     for cell in grid:
         seed = f"seed={cell.seed}"
         rest = tuple(word for word in cell.overrides if word != seed)
@@ -145,9 +153,14 @@ def resolve(grid: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         yield known[rest] | ({} if number is None else {"seed": number})
 
 
-def over(config: Mapping[str, Any], retry: bool) -> bool:
-    """Whether nothing is left to do for a cell; refuses a folder that was made with other settings."""
-    folder, lost = Path(config["out"]), failure(Path(config["out"]))
+def is_done(config: Config, retry: bool) -> bool:
+    """Whether a cell need not run; refuses a folder that was made with other settings.
+
+    A failed cell is done. With `retry` its folder is removed, so that it runs again from its beginning, because a
+    correction may change every round. A cell that diverged would diverge again, so it is not repeated.
+    """
+    folder = Path(config["out"])
+    lost = failure(folder)
     try:
         if lost is None:
             done = bool(json.loads((folder / "manifest.json").read_text())["status"] == "done")
@@ -156,54 +169,67 @@ def over(config: Mapping[str, Any], retry: bool) -> bool:
             done, earlier = True, json.loads((folder / FAILURE).read_text())["config"]
     except (OSError, ValueError, KeyError, ArnoError):
         return False
-    odd = configs.differences(configs.current(earlier), config)
-    odd += [f"rounds: {earlier.get('rounds')} → {config['rounds']}"] * (earlier.get("rounds") != config["rounds"])
-    if odd:
-        raise ArnoError(f"{folder} was run with {'; '.join(odd)}", "a cell keeps its settings", "choose another out=")
+    _refuse_changes(folder, earlier, config)
     if lost is not None and retry and not lost.diverged:
-        shutil.rmtree(folder)  # from the beginning: what was mended may have changed every round
+        shutil.rmtree(folder)
         return False
     return done
 
 
-def places(config: Mapping[str, Any]) -> int:
-    """How many cells like this one have room on this machine."""
-    cores = os.cpu_count() or 1
-    taken = next((config["engine"][name] or cores for name in CORES if name in config["engine"]), 1)
-    return max(cores // taken, 1)
-
-
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Two comparisons in one folder would write over each other."""
-    import fcntl
-
+    """Make the folder of the comparison and lock it: two comparisons would overwrite the files of each other."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
+        (out / ".lock").touch()
     except OSError as error:
         raise ArnoError(f"out = {out}", f"cannot be written ({error.strerror})", "choose another out=") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ArnoError(f"out = {out}", "another comparison is at work there", "wait for it") from None
+    with locked(out / ".lock", ArnoError(f"out = {out}", "another comparison runs there", "wait for it")):
         yield
 
 
-def _compose(cell: Cell) -> dict[str, Any]:
+def _workers(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
+    """Where the cells run, and the settings from which they are made; cells on this machine share its cores."""
+    always = "eval.clients=true"
+    if {"engine=ray", "engine.kind=ray"} & set(words):
+        from .cluster import Cluster, for_actors
+
+        return Cluster(words, out), [always, *for_actors(words)]
+    one_core = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]
+    return Local(out / "log.txt"), [*one_core, always, *words]
+
+
+def _refuse_changes(folder: Path, earlier: Config, config: Config) -> None:
+    """Refuse settings that differ from those of the folder, which may be of an earlier release."""
+    odd = configs.differences(earlier, config)
+    if odd:
+        odd = configs.differences(configs.current(earlier), config)
+    odd += [f"rounds: {earlier.get('rounds')} → {config['rounds']}"] * (earlier.get("rounds") != config["rounds"])
+    if odd:
+        raise ArnoError(f"{folder} was run with {'; '.join(odd)}", "a cell keeps its settings", "choose another out=")
+
+
+def _tell_continued(grid: Sequence[Cell], resolved: Sequence[Config]) -> None:
+    """Print which cells continue from a checkpoint."""
+    for cell, config in zip(grid, resolved, strict=True):
+        saved = RunFolder(Path(config["out"])).saved()
+        if saved:
+            print(f"{cell.title} continues after round {int(saved[-1].stem)} of {config['rounds']}")
+
+
+def _compose(cell: Cell) -> Config:
     try:
         return configs.plain(configs.compose(cell.overrides))
     except ArnoError as error:
         hint = "a setting of one method only is written after its name, as fedprox.mu=0.1"
-        wrong = any(o.startswith("method.") for o in cell.overrides) and "method=" in cell.varied
+        wrong = any(word.startswith("method.") for word in cell.overrides) and "method=" in cell.varied
         raise (ArnoError(cell.varied, str(error), hint) if wrong else error) from error
 
 
 def _record(
-    out: Path, grid: Sequence[Cell], resolved: Sequence[Mapping[str, Any]], own: Mapping[str, Any], words: Sequence[str]
+    out: Path, grid: Sequence[Cell], resolved: Sequence[Config], own: Mapping[str, Any], words: Sequence[str]
 ) -> dict[str, Any]:
-    """Write down what is compared and how to do it again."""
+    """Write which cells there are and the command that runs them again."""
     try:
         seconds = json.loads((out / RECORD).read_text())["seconds"]
     except (OSError, ValueError, KeyError):

@@ -1,0 +1,32 @@
+"""Several values in one setting: `a,b` and `0..4`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..errors import ArnoError
+
+
+def values(text: str) -> Iterator[str]:
+    """The values that a setting lists. Brackets and parentheses protect the commas within them.
+
+    >>> list(values("0..2")), list(values("[8, 8],[16]"))
+    (['0', '1', '2'], ['[8, 8]', '[16]'])
+    """
+    bounds = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text)
+    if bounds:
+        low, high = int(bounds[1]), int(bounds[2])
+        if high < low:
+            raise ArnoError(f"range {text}", "it must rise", f"write {high}..{low}")
+        yield from (str(i) for i in range(low, high + 1))
+        return
+    depth, value = 0, ""
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            yield value
+            value = ""
+        else:
+            value += character
+    yield value

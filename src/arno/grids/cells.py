@@ -1,0 +1,210 @@
+"""Run the cells of a grid: one loop for workers on this machine and on a cluster.
+
+A cell is one run. `Workers` is the interface to the workers; `local` implements it with processes, `cluster` with the
+actors of a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from ..analysis.comparison import FAILURE
+from ..errors import ArnoError, Diverged
+from ..runs.progress import Progress
+
+#: The resolved configuration of a cell; `out` is its folder.
+Config = dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """How a cell ended.
+
+    reason: why it has no result; empty if it has one.
+    diverged: whether the reason is that its numbers are not finite.
+    interrupted: whether the user stopped it; the same command continues it.
+    """
+
+    reason: str = ""
+    diverged: bool = False
+    interrupted: bool = False
+
+
+class Moved(NamedTuple):
+    """A cell has finished `rounds` of its `total` rounds."""
+
+    cell: int
+    rounds: int
+    total: int
+
+
+class Ended(NamedTuple):
+    """A cell has ended."""
+
+    cell: int
+    outcome: Outcome
+
+
+class Lost(NamedTuple):
+    """The worker of a cell ended before the cell did."""
+
+    cell: int
+    reason: str
+
+
+class Workers(ABC):
+    """Workers that run one cell each at a time. Cells are named by their positions in the list of cells to run.
+
+    tries: how often a cell may lose its worker until it counts as failed.
+    """
+
+    tries: ClassVar[int] = 1
+
+    @abstractmethod
+    def room(self, config: Config) -> int:
+        """How many cells like this one can run at the same time."""
+
+    @abstractmethod
+    def start(self, jobs: int) -> None:
+        """Prepare `jobs` workers."""
+
+    @abstractmethod
+    def free(self) -> int:
+        """How many workers can take a cell now."""
+
+    @abstractmethod
+    def give(self, cell: int, config: Config) -> None:
+        """Run a cell on a free worker."""
+
+    @abstractmethod
+    def wait(self) -> Sequence[Moved | Ended | Lost]:
+        """Wait for messages of the workers. The list may be empty, for example when a worker has become free."""
+
+    @abstractmethod
+    def stop(self, times: int) -> None:
+        """The user has asked to stop, `times` times so far. May be called in a signal handler."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers, also in the middle of a cell."""
+
+
+class Watcher(Protocol):
+    """Is told what happens to the cells."""
+
+    def began(self, cell: int) -> None:
+        """The cell runs now."""
+        ...
+
+    def moved(self, cell: int, rounds: int, total: int) -> None:
+        """`rounds` of its `total` rounds are done."""
+        ...
+
+    def ended(self, cell: int, outcome: Outcome) -> None:
+        """The cell has ended."""
+        ...
+
+
+def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, watcher: Watcher) -> bool:
+    """Run the cells of these configurations, at most `jobs` at a time; false if the user stopped some of them."""
+    with stop_signals(workers) as stopped:
+        try:
+            workers.start(min(jobs or workers.room(configs[0]), len(configs)))
+            return _loop(configs, workers, watcher, stopped)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            workers.close()
+
+
+def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped: Sequence[int]) -> bool:
+    waiting, running = deque(range(len(configs))), set[int]()
+    losses, whole = Counter[int](), True
+    while running or (waiting and not stopped):
+        while waiting and not stopped and workers.free():
+            cell = waiting.popleft()
+            running.add(cell)
+            if not losses[cell]:
+                watcher.began(cell)
+            workers.give(cell, configs[cell])
+        for event in workers.wait():
+            if isinstance(event, Moved):
+                watcher.moved(*event)
+                continue
+            running.remove(event.cell)
+            if isinstance(event, Ended):
+                outcome = event.outcome
+            elif stopped:
+                outcome = Outcome("interrupted", interrupted=True)
+            else:
+                losses[event.cell] += 1
+                if losses[event.cell] < workers.tries:
+                    waiting.appendleft(event.cell)
+                    continue
+                outcome = Outcome(event.reason + (f", {workers.tries} times" if workers.tries > 1 else ""))
+                record_failure(configs[event.cell], outcome)
+            whole = whole and not outcome.interrupted
+            watcher.ended(event.cell, outcome)
+    return whole and not waiting
+
+
+@contextmanager
+def stop_signals(workers: Workers) -> Iterator[list[int]]:
+    """Pass Ctrl-C and SIGTERM on to the workers; yields the list of the signals so far."""
+    seen: list[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        seen.append(number)
+        workers.stop(len(seen))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_cell(config: Config, progress: Progress) -> Outcome:
+    """Run or continue one cell in its folder, in this process; a failure is recorded there."""
+    from ..runs.run import Interrupted, execute, resume
+
+    path = Path(config["out"])
+    try:
+        if (path / "manifest.json").exists():
+            resume(path, progress=progress, pictures=False)
+        else:
+            execute(config, progress, pictures=False)
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome("interrupted", interrupted=True)
+    except ArnoError as error:
+        outcome = Outcome(str(error), isinstance(error, Diverged))
+    except Exception as error:  # a user's own method may fail in any way; the other cells continue
+        path.mkdir(parents=True, exist_ok=True)
+        with (path / "log.txt").open("a") as log:
+            log.write(traceback.format_exc())
+        outcome = Outcome(f"{type(error).__name__}: {error} (see {path / 'log.txt'})")
+    else:
+        return Outcome()
+    record_failure(config, outcome)
+    return outcome
+
+
+def record_failure(config: Config, outcome: Outcome) -> None:
+    """Write into the cell's folder why it failed; the cell is then run again only on request."""
+    path = Path(config["out"])
+    path.mkdir(parents=True, exist_ok=True)
+    record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": config}
+    (path / f"{FAILURE}.part").write_text(json.dumps(record, indent=2) + "\n")
+    (path / f"{FAILURE}.part").replace(path / FAILURE)
