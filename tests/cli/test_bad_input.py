@@ -48,8 +48,8 @@ CASES = [
     ("local.clip=0", "local.clip = 0", "positive", "local.clip=null"),
     ("server_lr=0", "server_lr = 0", "positive", "try server_lr=1"),
     ("device=abacus", "device = abacus", "torch cannot use it", "try device=cpu"),
-    ("data.val=2000", "val = 2000", "none would be left", "try val=0.1"),
-    ("data=npz", "data=npz", "which file", "data.path="),
+    ("data.val=2000", "val = 2000", "none would be left", "try data.val=0.1"),
+    ("data=npz", "data=npz", "the file is not named", "data.path="),
     ("data=npz data.path=nowhere.npz", "data.path = nowhere.npz", "cannot be read", "np.savez"),
     ("data=mnist data.root=nowhere", "data.root = nowhere", "no such folder", "leave data.root out"),
     ("data=folder data.root=nowhere", "data.root = nowhere", "no such folder", "data.root"),
@@ -110,7 +110,7 @@ def test_an_empty_data_folder(arno):
         assert "data.root = empty: the folder is empty" in error
     Path("other").mkdir()
     Path("other/readme.txt").write_text("no data")
-    assert "train-images-idx3-ubyte.gz is not there" in arno("run", "data=mnist", "data.root=other").error
+    assert "train-images-idx3-ubyte.gz is missing" in arno("run", "data=mnist", "data.root=other").error
     assert "no train-*.parquet" in arno("run", "data=hub", "data.root=other").error
 
 
@@ -141,7 +141,7 @@ def test_truncated_idx_files(mnist, arno, small):
     assert str(images) in arno(*run).error
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1000]))
     error = arno(*run).error
-    assert "its header promises 156800 bytes and 155800 follow; delete it and get it again" in error
+    assert "its header announces 156800 bytes and 155800 follow; delete it and download it again" in error
     images.write_bytes(b"")
     assert str(images) in arno(*run).error
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from arno.data import Dataset, Transform, balanced, datasets, load, split_validation
+from arno.data import Dataset, Transform, datasets, load, split_validation
 from arno.errors import ArnoError
+from arno.tasks.classification import balanced
 
 
 def made(**changes) -> Dataset:
@@ -28,7 +29,7 @@ def test_importing_data_is_light():
 
 def test_every_source_offers_limit_and_a_default_for_each_setting():
     assert set(datasets.names()) >= {
-        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tinyimagenet", "hub", "npz", "folder",
+        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "tinyimagenet", "hub", "npz", "folder", "sklearn",
     }  # fmt: skip
     for name in datasets.names():
         settings = datasets.settings(name)
@@ -93,9 +94,18 @@ NAN[17, 1], INF[99, 0] = float("nan"), float("-inf")
         ({"x_test": NAN[15:20]}, "test data of made: sample 2"),
         ({"y": made().y - 1}, "label -1: labels must be 0 to 2"),
         ({"y": made().y + 1}, "label 3"),
-        ({"y": made().y[1:]}, "100 samples, 99 labels"),
+        ({"y": made().y[1:]}, "100 samples, 99 targets"),
         ({"x_test": made().x[:0], "y_test": made().y[:0]}, "no samples"),
         ({"x_test": torch.zeros(5, 4)}, "shape"),
+        ({"x": made().x[:, 0]}, r"shape \(\): a sample has at least one axis"),
+        ({"x": made().x.numpy()}, "ndarray and Tensor: samples and targets are torch tensors"),
+        ({"y": made().y.int(), "y_test": made().y_test.int()}, "targets of type int32.*labels are int64"),
+        ({"y": made().y[:, None], "y_test": made().y_test[:, None]}, r"shape \[100, 1\]: labels are int64 of shape"),
+        ({"y_test": made().y_test.float()}, "test targets have the same type"),
+        ({"y": made().y.float(), "y_test": made().y_test.float()}, r"labels of classes are int64.*classes=\(\)"),
+        ({"classes": ()}, "labels need class names"),
+        ({"mean": (0.0, 0.0)}, "mean of 2 and std of 1 values: they hold 1 value or 3"),
+        ({"std": (1.0, 0.0, 1.0)}, "std is positive"),
     ],
 )
 def test_bad_data_is_refused(changes, said):
@@ -132,7 +142,7 @@ def test_balanced_brings_classes_to_the_median():
     for c, n in ((0, 50), (1, 9), (3, 4), (4, 20)):
         own = chosen[y[chosen] == c]
         assert len(own.unique()) == min(n, 14)  # large: no repeats; small: every sample is there
-    assert torch.equal(chosen, balanced(y.numpy(), 6, seed=0))
+    assert torch.equal(chosen, balanced(y, 6, seed=0))
     assert not torch.equal(chosen, balanced(y, 6, seed=1))
     assert balanced(y[:0], 6, seed=0).tolist() == []
 
@@ -176,3 +186,62 @@ def test_augment_can_leave_images_as_they_are_and_refuses_features():
     assert torch.equal(Transform(pad=0, flip=False).augment(x, torch.Generator()), x)
     with pytest.raises(ArnoError, match="only images"):
         Transform().augment(torch.zeros(4, 7), torch.Generator())
+
+
+def numbers(n: int = 200, outputs: int = 1) -> Dataset:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(n, 3, generator=random), torch.randn(n, outputs, generator=random)
+    return Dataset("numbers", x, y.squeeze(1), x[:20], y[:20].squeeze(1), (), scale=1.0).check()
+
+
+def test_strata_of_numbers_are_deciles():
+    data = numbers()
+    strata, order = data.strata(), data.y.argsort()
+    assert torch.equal(strata[order], torch.arange(10).repeat_interleave(20))
+    assert torch.equal(numbers(outputs=2).strata(), replace(data, y=numbers(outputs=2).y[:, 0]).strata())
+    assert torch.equal(made().strata(), made().y)
+    names = data.stratum_names()
+    assert len(names) == 10
+    assert names[0] == f"{data.y.min():.4g} to {data.y[strata == 0].max():.4g}"
+    assert names[9].endswith(f"to {data.y.max():.4g}")
+    assert made().stratum_names() == ("a", "b", "c")
+
+
+def test_equal_numbers_share_a_decile():
+    data = replace(numbers(), y=torch.tensor([0.0] * 50 + [float(i) for i in range(1, 151)]))
+    strata = data.strata()
+    assert strata[:50].unique().tolist() == [0]
+    assert strata[50:].unique().tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert data.stratum_names()[:3] == ("0 to 0", "no target", "1 to 10")
+    few = replace(numbers(), y=torch.tensor([2.0, 1.0, 3.0]))
+    assert few.strata().tolist() == [1, 0, 2]
+
+
+def test_numbers_are_limited_and_split_by_decile():
+    data = numbers()
+    small = data.take(50, seed=1)
+    deciles = torch.bucketize(small.y, data.y.sort().values[19:-1:20].contiguous())
+    assert torch.bincount(deciles).tolist() == [5] * 10
+    _, held = split_validation(data.strata(), 0.2, seed=0)
+    assert torch.bincount(data.strata()[held]).tolist() == [4] * 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"y": numbers().y.index_fill(0, torch.tensor([7]), float("nan"))}, "training data of numbers: target 7"),
+        ({"y_test": numbers().y_test / 0}, "test data of numbers: target 0: it is NaN or infinity"),
+        ({"y": numbers().y.view(50, 2, 2), "x": numbers().x[:50], "y_test": numbers().y_test.view(5, 2, 2),
+          "x_test": numbers().x_test[:5]}, r"shape \[50, 2, 2\]: numbers have shape"),
+        ({"y": numbers().y[:, None]}, "training and test targets have the same type and shape"),
+    ],
+)  # fmt: skip
+def test_bad_numbers_are_refused(changes, said):
+    with pytest.raises(ArnoError, match=said):
+        replace(numbers(), **changes).check()
+
+
+def test_a_source_returns_a_data_set(tmp_path):
+    (tmp_path / "mine.py").write_text("def factory():\n    return {'x': [1], 'y': [2]}\n")
+    with pytest.raises(ArnoError, match=r"data=custom returned a dict: a data source returns an arno\.data\.Dataset"):
+        load({"kind": "custom", "target": f"{tmp_path / 'mine.py'}:factory"})

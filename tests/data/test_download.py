@@ -120,7 +120,7 @@ def test_a_folder_of_the_user_is_never_written_to(server, tmp_path):
     with pytest.raises(ArnoError, match="is empty"):
         home("mnist", str(own))
     (own / "other").touch()
-    with pytest.raises(ArnoError, match="file is not there"):
+    with pytest.raises(ArnoError, match="file is missing"):
         obtain(home("mnist", str(own)), str(own), server.url + "/file", MD5)
     assert server.asked == []
     assert obtain(home("mnist", None), None, server.url + "/file", MD5) == tmp_path / "store" / "mnist" / "file"

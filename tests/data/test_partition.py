@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from arno.data import Partition, partitions
+from arno.data.partition import as_partition
 from arno.errors import ArnoError
 
 Y = torch.from_numpy(np.random.default_rng(0).integers(0, 10, 1293))
@@ -106,7 +107,7 @@ def test_rounding_favours_no_client():
 def test_what_dirichlet_cannot_reach_is_an_error_that_names_everything():
     with pytest.raises(ArnoError, match=r"alpha = 0\.01 with clients = 100, partition\.min_size = 5: 50 draws.*equal"):
         partitions.build({"kind": "dirichlet", "alpha": 0.01, "min_size": 5, "tries": 50}, Y, 100, 0)
-    with pytest.raises(ArnoError, match=r"takes 2000 training samples and there are 1293.*min_size=12"):
+    with pytest.raises(ArnoError, match=r"needs 2000 training samples and there are 1293.*min_size=12"):
         partitions.build({"kind": "dirichlet", "min_size": 20}, Y, 100, 0)
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ArnoError, match=r"partition\.alpha"):
@@ -131,13 +132,11 @@ def test_a_rare_class_gets_no_more_holders_than_samples():
     assert int((counts[:, 4] > 0).sum()) == 3
 
 
-@pytest.mark.parametrize(
-    ("clients", "each", "said"), [(4, 2, "held by nobody"), (10, 11, "there are 10"), (10, 0, "1 to")]
-)
+@pytest.mark.parametrize(("clients", "each", "said"), [(4, 2, "no holder"), (10, 11, "there are 10"), (10, 0, "1 to")])
 def test_impossible_classes_are_errors(clients, each, said):
     with pytest.raises(ArnoError, match=said):
         partitions.build({"kind": "classes", "classes": each}, Y, clients, 0)
-    with pytest.raises(ArnoError, match="do not go round"):
+    with pytest.raises(ArnoError, match="are too few"):
         partitions.build({"kind": "classes", "classes": 3}, torch.arange(10).repeat(3), 11, 0)
 
 
@@ -207,7 +206,7 @@ def test_a_partition_from_a_file(tmp_path):
         ([[0, 1], [1]], "client 1 .* shares one"),
         ([[0, 0], [1]], "client 0 .* twice"),
         ([[0], []], "client 1 .* no samples"),
-        ([[0]], "clients=1"),
+        ([[0]], "lists for 1 clients, the run has 2; set clients=1"),
         ({"0": [1]}, "list of lists"),
         ("[[0], [1", "JSON"),
     ],
@@ -247,3 +246,41 @@ def test_clients_keep_their_samples_when_these_are_lined_up(kind):
     for k in range(4):
         assert torch.equal(x[index][lined[k]], x[made[k]])
     assert (lined is made) == (kind == "replace")  # a sample in several hands stays where it is
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[[0, 2], [1]], ((0, 2), (1,)), [np.array([0, 2]), np.array([1])], [torch.tensor([0, 2]), range(1, 2)]],
+    ids=["lists", "tuples", "arrays", "tensors"],
+)
+def test_lists_of_indices_are_a_partition(rows):
+    made = as_partition(rows, "custom", 3, 2)
+    assert [made[k].tolist() for k in range(2)] == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (3, "partition=custom returned a int: it must return a Partition, or a list"),
+        ({0: [1]}, "returned a dict"),
+        (None, "returned a NoneType"),
+        ([[0, 1]], "lists for 1 clients, the run has 2; set clients=1"),
+        ([[0], [3]], "client 1 in partition=custom: its samples must be whole numbers from 0 to 2"),
+        ([[0], [-1]], "whole numbers from 0"),
+        ([[0], [1.0]], "whole numbers from 0"),
+        ([[0], np.array([True])], "whole numbers from 0"),
+        ([[0], "ab"], "whole numbers from 0"),
+        ([[0], 1], "whole numbers from 0"),
+        ([[0], [[1], [2, 3]]], "whole numbers from 0"),
+        ([[0], []], "client 1 in partition=custom: it has no samples"),
+        ([[0], [0]], "shares one with an earlier client"),
+        (Partition(torch.arange(3), torch.tensor([0, 3])), "partition=custom for 1 clients: the run has 2"),
+        (Partition(torch.arange(3), torch.tensor([0, 3, 3])), "client 1 has none"),
+        (Partition(torch.arange(4), torch.tensor([0, 2, 4])), "index 3: indices must be 0 to 2"),
+        (Partition(torch.arange(2), torch.tensor([0, 1, 3])), "2 indices: its offsets end at 3"),
+    ],
+    ids=str,
+)
+def test_anything_else_is_no_partition(made, said):
+    with pytest.raises(ArnoError, match=said):
+        as_partition(made, "custom", 3, 2)

@@ -31,3 +31,10 @@ def test_summary():
     assert found["classes_min"] == found["classes_median"] == found["classes_max"] == 3
     assert found["size_min"] <= found["size_median"] <= found["size_max"]
     assert found["heterogeneity"] == pytest.approx(0.7)
+
+
+def test_summary_of_deciles():
+    partition = partitions.build({"kind": "shards", "shards": 2}, Y, 10, 0)
+    found = summary(partition, Y, [f"{i} to {i + 1}" for i in range(10)], "deciles")
+    assert {"deciles_min", "deciles_median", "deciles_max"} <= found.keys()
+    assert "classes_min" not in found

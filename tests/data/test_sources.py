@@ -68,13 +68,13 @@ def test_idx(tmp_path, kind, zipped):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda b: b[: len(b) // 2], "damaged or cut short"),
+        (lambda b: b[: len(b) // 2], "damaged or truncated"),
         (lambda b: b"", "not an IDX file"),
-        (lambda b: gzip.compress(gzip.decompress(b)[:-3]), r"promises \d+ bytes and \d+ follow"),
-        (lambda b: gzip.compress(gzip.decompress(b) + b"!"), r"promises \d+ bytes and \d+ follow"),
+        (lambda b: gzip.compress(gzip.decompress(b)[:-3]), r"announces \d+ bytes and \d+ follow"),
+        (lambda b: gzip.compress(gzip.decompress(b) + b"!"), r"announces \d+ bytes and \d+ follow"),
         (lambda b: gzip.compress(gzip.decompress(b)[:6]), "not an IDX file"),
         (lambda b: gzip.compress(b"\x80" + gzip.decompress(b)[1:]), "not an IDX file"),
-        (lambda b: b"hello", "damaged or cut short"),
+        (lambda b: b"hello", "damaged or truncated"),
     ],
 )
 def test_damaged_idx(tmp_path, file, damage, said):
@@ -88,7 +88,7 @@ def test_damaged_idx(tmp_path, file, damage, said):
 def test_idx_with_a_file_missing(tmp_path):
     write_idx(tmp_path)
     (tmp_path / "t10k-images-idx3-ubyte.gz").unlink()
-    with pytest.raises(ArnoError, match=r"t10k-images-idx3-ubyte\.gz is not there"):
+    with pytest.raises(ArnoError, match=r"t10k-images-idx3-ubyte\.gz is missing"):
         load({"kind": "fashion_mnist", "root": str(tmp_path)})
 
 
@@ -172,7 +172,7 @@ def test_a_cut_archive(tmp_path, keep):
     path = tmp_path / "cifar-10-binary.tar.gz"
     write_cifar10(path)
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    with pytest.raises(ArnoError, match=r"cifar-10-binary\.tar\.gz: damaged or cut short"):
+    with pytest.raises(ArnoError, match=r"cifar-10-binary\.tar\.gz: damaged or truncated"):
         load({"kind": "cifar10", "root": str(tmp_path)})
 
 
@@ -294,7 +294,7 @@ def test_hub_refusals(tmp_path, monkeypatch):
     with pytest.raises(ArnoError, match="only a part"):
         load({"kind": "hub", "name": "some/pets"})
     serve(tmp_path, monkeypatch, [{"error": "?"}])
-    with pytest.raises(ArnoError, match="not understood"):
+    with pytest.raises(ArnoError, match="its format is unknown"):
         load({"kind": "hub", "name": "some/pets"})
 
 
@@ -316,7 +316,7 @@ def test_hub_from_a_folder_without_test_files_and_with_names_as_labels(tmp_path)
 def test_parquet_columns_must_be_clear(tmp_path):
     table = pa.table({"one": [b"x"], "two": [b"x"], "label": [0]})
     parquet.write_table(table, tmp_path / "train-0.parquet")
-    with pytest.raises(ArnoError, match=r"There are one, two, label; set data\.image_column"):
+    with pytest.raises(ArnoError, match=r"there are one, two, label; set data\.image_column"):
         load({"kind": "hub", "root": str(tmp_path)})
     with pytest.raises(ArnoError, match=r"column label: .*set data\.image_column"):
         load({"kind": "hub", "root": str(tmp_path), "image_column": "label"})
@@ -389,7 +389,7 @@ def test_a_cut_zip(tmp_path):
     path = tmp_path / "tiny-imagenet-200.zip"
     write_zip(path, tiny_members())
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ArnoError, match="damaged or cut short"):
+    with pytest.raises(ArnoError, match="damaged or truncated"):
         load({"kind": "tinyimagenet", "root": str(tmp_path)})
 
 
@@ -419,12 +419,25 @@ def test_npz_features(tmp_path):
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_npz_images_of_every_layout(tmp_path, shape, expected, dtype):
     x = pictures(8, *shape).astype(dtype)
-    data = load(save(tmp_path, x=x, y=np.arange(8.0)[:, None] // 4, x_test=x, y_test=np.ones(8, np.uint8)))
+    data = load(save(tmp_path, x=x, y=np.arange(8)[:, None] // 4, x_test=x, y_test=np.ones(8, np.uint8)))
     assert data.shape == expected
     assert data.x.dtype == (torch.uint8 if dtype == np.uint8 else torch.float32)
     assert data.scale == (255 if dtype == np.uint8 else 1)
     assert data.x.double().sum() == x.sum(dtype=np.float64)
     assert data.y.tolist() == [0] * 4 + [1] * 4
+
+
+def test_npz_floating_point_targets_are_numbers_and_integers_are_labels(tmp_path):
+    x, y = RANDOM.normal(size=(50, 3)), np.arange(50) % 4
+    data = load(save(tmp_path, x=x, y=y.astype(np.float64)))
+    assert (data.classes, data.y.dtype, len(data.y_test)) == ((), torch.float32, 10)
+    assert torch.equal(torch.cat([data.y, data.y_test]).sort().values, torch.from_numpy(np.sort(y)).float())
+    assert data.fingerprint() == load(save(tmp_path, x=x, y=y[:, None].astype(np.float32))).fingerprint()
+    assert load(save(tmp_path, x=x, y=y.astype(np.uint8))).y.dtype == torch.int64
+    named = load(save(tmp_path, x=x, y=y.astype(np.float64), classes=np.array(list("abcd"))))
+    assert (named.classes, named.y.dtype) == (("a", "b", "c", "d"), torch.int64)
+    several = load(save(tmp_path, x=x, y=np.stack([y, -y], 1).astype(np.float32)))
+    assert (several.y.shape, several.y_test.shape) == ((40, 2), (10, 2))
 
 
 def test_npz_names_as_labels(tmp_path):
@@ -446,12 +459,17 @@ BAD[6, 1] = np.nan
         ({"x": BAD, "y": np.zeros(10), "x_test": BAD[:3], "y_test": np.zeros(3)}, "sample 6: it holds NaN"),
         ({"x": np.full((10, 2), np.inf), "y": np.zeros(10)}, "NaN or infinity"),
         ({"x": np.full((10, 2), 1e300), "y": np.zeros(10)}, "NaN or infinity"),
-        ({"x": np.ones((10, 2)), "y": np.zeros(9), "x_test": np.ones((1, 2)), "y_test": [0]}, "10 samples, 9 labels"),
-        ({"x": np.ones((10, 2)), "y": np.zeros(9)}, "10 samples, 9 labels"),
+        (
+            {"x": np.ones((10, 2)), "y": np.zeros(9), "x_test": np.ones((1, 2)), "y_test": [0.0]},
+            "10 samples, 9 targets",
+        ),
+        ({"x": np.ones((10, 2)), "y": np.zeros(9)}, "10 samples, 9 targets"),
         ({"x": np.ones((10, 2)), "y": np.arange(10) - 1}, "label -1"),
-        ({"x": np.ones((10, 2)), "y": np.full(10, 0.5)}, "one whole number or name"),
-        ({"x": np.ones((10, 2)), "y": np.full(10, np.nan)}, "one whole number or name"),
-        ({"x": np.ones((10, 2)), "y": np.eye(10)}, "one whole number or name"),
+        ({"x": np.ones((10, 2)), "y": np.full(10, np.nan)}, "target 0: it is NaN or infinity"),
+        ({"x": np.ones((10, 2)), "y": np.full(10, 1e300)}, "target 0: it is NaN or infinity"),
+        ({"x": np.ones((10, 2)), "y": np.eye(10, dtype=int)}, "an integer, a string or a floating-point number per"),
+        ({"x": np.ones((10, 2)), "y": np.full(10, 0.5), "classes": ["a", "b"]}, "every label is a whole number"),
+        ({"x": np.ones((10, 2)), "y": np.arange(10), "x_test": np.ones((1, 2)), "y_test": [0.5]}, "all targets are of"),
         ({"x": np.ones(10), "y": np.zeros(10)}, r"not float64 \[10\]"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no share of 0 samples"),
         ({"x": np.ones((10, 2))}, "it lacks y; it has x"),
@@ -474,6 +492,47 @@ def test_npz_that_is_no_npz(tmp_path):
             load({"kind": "npz", "path": str(tmp_path / name)})
     with pytest.raises(ArnoError, match=r"add data\.path"):
         load({"kind": "npz"})
+
+
+# --- tables of scikit-learn ---
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "classes"),
+    [
+        ("diabetes", (354, 10), 88, ()),
+        ("wine", (142, 13), 36, ("class_0", "class_1", "class_2")),
+        ("breast_cancer", (455, 30), 114, ("malignant", "benign")),
+    ],
+)
+def test_sklearn(name, train, test, classes):
+    from sklearn import datasets
+
+    data = load({"kind": "sklearn", "name": name})
+    assert (data.name, tuple(data.x.shape), len(data.x_test), data.classes) == (name, train, test, classes)
+    assert data.y.is_floating_point() == (name == "diabetes")
+    theirs = getattr(datasets, f"load_{name}")(**({"scaled": False} if name == "diabetes" else {}))
+    expected = np.column_stack([theirs.data, theirs.target]).astype(np.float32)
+    ours = np.concatenate([torch.cat([a, b[:, None]], 1) for a, b in ((data.x, data.y), (data.x_test, data.y_test))])
+    assert sorted(ours.tolist()) == sorted(expected.tolist())
+    z = data.transform().normalise(data.x, torch.float64)  # the training samples alone have mean 0 and deviation 1
+    assert torch.allclose(z.mean(0), torch.zeros(train[1], dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(z.std(0, correction=0), torch.ones(train[1], dtype=torch.float64), atol=1e-6)
+    whole = data.transform().normalise(torch.cat([data.x, data.x_test]), torch.float64)
+    assert float(whole.mean(0).abs().max()) > 1e-3
+    again = load({"kind": "sklearn", "name": name}, seed=5)
+    assert again.fingerprint() == data.fingerprint(), "the test data do not depend on the seed"
+    if name == "diabetes":
+        edges = torch.cat([data.y, data.y_test]).quantile(torch.linspace(0.1, 0.9, 9))
+        found = torch.bincount(torch.bucketize(data.y_test, edges))
+        assert int((found - 8.8).abs().max()) <= 3, "stratified by decile"
+
+
+def test_sklearn_tables_are_named():
+    with pytest.raises(ArnoError, match="known are diabetes, wine, breast_cancer"):
+        load({"kind": "sklearn"})
+    with pytest.raises(ArnoError, match=r"unknown data\.name 'vine'.*did you mean 'wine'"):
+        load({"kind": "sklearn", "name": "vine"})
 
 
 # --- folders of images ---
@@ -511,7 +570,7 @@ def test_bad_folders(tmp_path):
     write_folder(tmp_path / "ok" / "train")
     write_folder(tmp_path / "ok" / "test" / "wasp")
     (tmp_path / "ok" / "test" / "wasp" / "x.png").write_bytes(png(pictures(1, 8, 8, 3)[0]))
-    with pytest.raises(ArnoError, match="wasp: no such class"):
+    with pytest.raises(ArnoError, match="wasp: the training data have no such class"):
         load({"kind": "folder", "root": str(tmp_path / "ok")})
     write_folder(tmp_path / "mixed")
     (tmp_path / "mixed" / "bee" / "4.png").write_bytes(png(pictures(1, 7, 9, 3)[0]))

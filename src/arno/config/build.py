@@ -7,29 +7,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
-from ..core.contracts import Problem
+from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
 from ..core.part import Part
 from ..core.work import SGD
 from ..data.dataset import Dataset, load, split_validation
-from ..data.partition import Partition
+from ..data.partition import Partition, as_partition
 from ..errors import ArnoError
 from ..problems.quadratic import Quadratic
 from ..problems.supervised import Supervised
 from ..quadratic import draw
 from ..registry import Registry
 from ..tasks.task import Task
-from .settings import registry
+from .custom import make, refuse_signature, refuse_undeclared, try_out
 
 problems = Registry("problem", "arno.config.build")
 
 
 def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Federation:
     """Build problem, engine, selection and method; `parts` replace the configured method."""
-    problem: Problem = problems.build(config["problem"], config)
-    selection = registry("select").build(config["select"], config["participation"])
-    engine = registry("engine").build(config["engine"], problem)
+    problem = make("problem", config["problem"], Problem, config)  # type: ignore[type-abstract]
+    selection = make("select", config["select"], Part, config["participation"])
+    engine = make("engine", config["engine"], Engine, problem)  # type: ignore[type-abstract]
     local = config["local"]
     return Federation(
         problem,
@@ -64,24 +65,28 @@ def supervised(config: dict[str, Any]) -> Supervised:
     splits = {"test": (dataset.x_test, dataset.y_test)}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
-    task: Task = registry("task").build(config["task"], y, dataset.classes)
+    task = make("task", config["task"], Task, y, dataset.classes)  # type: ignore[type-abstract]
+    refuse_undeclared(task, config["task"])
     model = dict(config["model"])
     channels_last, shape = model.pop("channels_last"), dataset.shape
-    return Supervised(
+    problem = Supervised(
         x,
         y,
         partition,
-        lambda: registry("model").build(model, shape, task.outputs),
+        lambda: make("model", model, nn.Module, shape, task.outputs),
         task=task,
         transform=dataset.transform(),
         splits=splits,
-        name=f"{config['data']['kind']} by {config['partition']['kind']}, {config['model']['kind']}",
+        name=f"{dataset.name} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=dataset.fingerprint(),
         channels_last=channels_last,
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
         seed=config["seed"],
     )
+    if "custom" in (config["model"]["kind"], config["task"]["kind"]):
+        try_out(problem)
+    return problem
 
 
 @problems.register("quadratic", defaults={"weighting": "uniform", "dtype": "float64"})
@@ -103,18 +108,18 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])
     val = chosen.pop("val", None)
+    refuse_signature("data", chosen)
     dataset = load(chosen, config["seed"])
     strata = dataset.strata()
     train, held_out = split_validation(strata, dataset.val if val is None else val, config["seed"])
-    partition: Partition = registry("partition").build(
-        config["partition"], strata.index_select(0, train), config["clients"], config["seed"]
-    )
-    return dataset, train, held_out, partition
+    clients = config["clients"]
+    made = make("partition", config["partition"], object, strata.index_select(0, train), clients, config["seed"])
+    return dataset, train, held_out, as_partition(made, config["partition"]["kind"], len(train), clients)
 
 
 def method(config: dict[str, Any]) -> list[Part]:
     """The method's parts."""
-    parts = registry("method").build(config["method"])
+    parts = make("method", config["method"], object)
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Part) for part in parts):
         raise ArnoError(
             f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"

@@ -1,4 +1,4 @@
-"""Data: where samples come from and how they are divided among clients."""
+"""Data sets and their partition among clients."""
 
 from .dataset import Dataset, Transform, datasets, load, split_validation
 from .partition import Partition, partitions

@@ -1,4 +1,4 @@
-"""Reading members of archives (tar, zip, npz) in memory: nothing is ever extracted to disk, nothing unpickled."""
+"""Read members of archives (tar, zip, npz) in memory: nothing is extracted to disk and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import ArnoError
 
 
 def safe_name(archive: Path, name: str) -> str:
-    """The member's name, unless it points outside its archive."""
+    """The name of a member; a name that points outside its archive is refused."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts:
         raise ArnoError(f"{archive}: member {name!r}", "it points outside the archive", "do not trust this file")
@@ -25,15 +25,15 @@ def safe_name(archive: Path, name: str) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the many ways in which a damaged archive fails into one error."""
+    """Raise one kind of error for all exceptions of a damaged archive."""
     try:
         yield
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise ArnoError(str(path), f"damaged or cut short: {error}", "delete it and get it again") from error
+        raise ArnoError(str(path), f"damaged or truncated: {error}", "delete it and download it again") from error
 
 
 def read_tar(path: Path, wanted: Iterable[str]) -> dict[str, bytes]:
-    """The contents of the wanted members of a .tar.gz, which must be regular files."""
+    """The contents of the wanted members of a .tar.gz; they must be regular files."""
     missing = set(wanted)
     found: dict[str, bytes] = {}
     with reading(path), tarfile.open(path, "r|gz") as archive:
@@ -48,7 +48,7 @@ def read_tar(path: Path, wanted: Iterable[str]) -> dict[str, bytes]:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """The arrays of an .npz file; OSError or ValueError if it is none, is damaged or holds objects."""
+    """The arrays of an .npz file; OSError or ValueError if it is no .npz file, is damaged or holds objects."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)

@@ -1,4 +1,4 @@
-"""From plain arrays to a data set: the test share, the class names and the moments that nobody told us."""
+"""A data set from plain arrays: splits off test data, finds class names and moments that are not given."""
 
 from __future__ import annotations
 
@@ -7,49 +7,64 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
-from .dataset import Dataset, stratified
+from .dataset import Dataset, strata_of, stratified
 from .images import Array
 
 
 def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **known: Any) -> Dataset:
     """The data set of arrays x, y, classes and x_test, y_test; without the last two, a share `test` is split off.
 
-    What is not `known` (classes, mean, std, scale, val) is found from the arrays.
+    y: integers are labels of classes, floating-point values are numbers (then there are no classes).
+    known: fields of `Dataset` (classes, mean, std, scale, val); those that are missing are found from the arrays.
+
+    >>> data = from_arrays("line", {"x": np.arange(40.0).reshape(-1, 1), "y": np.arange(40.0)}, test=0.25)
+    >>> len(data.y), (data.y_test // 4).tolist(), data.classes
+    (30, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], ())
     """
     x, y = arrays["x"], arrays["y"]
     if "x_test" in arrays:
         x_test, y_test = arrays["x_test"], arrays["y_test"]
     else:
-        if not 0 < test < 1 or len(y) < 2:
-            rule = f"there is no test data, and this is no share of {len(y)} samples that could be split off"
-            raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2")
-        if len(x) != len(y):
-            raise ArnoError(f"{name}: {len(x)} samples, {len(y)} labels", "every sample needs one label")
-        held_out = np.zeros(len(y), dtype=bool)
-        count = min(max(1, round(test * len(y))), len(y) - 1)
-        # What is test data must not depend on the run's seed, or runs could not be compared.
-        held_out[stratified(y, count, numpy_stream(0, "test"))] = True
+        held_out = _test_rows(name, x, y, test)
         x, y, x_test, y_test = x[~held_out], y[~held_out], x[held_out], y[held_out]
     known.setdefault("scale", 255.0 if x.dtype == np.uint8 else 1.0)
     known.setdefault("classes", tuple(map(str, arrays.get("classes", ()))))
-    samples, labels, test_samples, test_labels = (
-        torch.from_numpy(np.ascontiguousarray(a)) for a in (x, y, x_test, y_test)
-    )
-    data = Dataset(name, samples, labels.long(), test_samples, test_labels.long(), **known)
+    samples, test_samples = (torch.from_numpy(np.ascontiguousarray(a)) for a in (x, x_test))
+    data = Dataset(name, samples, _targets(y), test_samples, _targets(y_test), **known)
     if "mean" in known:
         return data
     mean, std = moments(data.check().x.numpy(), data.scale)
     return replace(data, mean=mean, std=std)
 
 
+def _test_rows(name: str, x: Array, y: Array, test: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """A stratified random share of the samples for testing: the same for every seed, so that runs are comparable."""
+    if not 0 < test < 1 or len(y) < 2:
+        rule = f"there are no test data, and this is no share of {len(y)} samples that could be split off"
+        raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2")
+    if len(x) != len(y):
+        raise ArnoError(f"{name}: {len(x)} samples, {len(y)} targets", "every sample needs one target")
+    held_out = np.zeros(len(y), dtype=bool)
+    count = min(max(1, round(test * len(y))), len(y) - 1)
+    held_out[stratified(strata_of(_targets(y)), count, numpy_stream(0, "test"))] = True
+    return held_out
+
+
+def _targets(y: Array) -> Tensor:
+    """Numbers as float32, labels as int64."""
+    targets = torch.from_numpy(np.ascontiguousarray(y))
+    return targets.float() if targets.is_floating_point() else targets.long()
+
+
 def moments(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of `x / scale` per channel or feature; 1 instead of a deviation of 0."""
+    """Mean and standard deviation of `x / scale` per channel or feature; a deviation of 0 is replaced by 1."""
     if x.dtype == np.uint8:
         values, samples = np.arange(256) / scale, torch.from_numpy(x)
-        channels = [samples[:, c].flatten() for c in range(x.shape[1])]  # NumPy would make eight bytes of every one
+        channels = [samples[:, c].flatten() for c in range(x.shape[1])]  # NumPy would convert every byte to int64
         shares = [torch.bincount(channel, minlength=256).numpy() / len(channel) for channel in channels]
         mean = np.array([share @ values for share in shares])
         std = np.sqrt([share @ (values - m) ** 2 for share, m in zip(shares, mean, strict=True)])

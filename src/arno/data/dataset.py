@@ -1,4 +1,4 @@
-"""A data set in memory, its validation split, and the transformation of a batch on its way into a network."""
+"""A data set in memory, its validation split, and the transformation of stored samples into network inputs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,10 @@ class Dataset:
         x, y: training samples, `[n, C, H, W]` uint8 for images or `[n, features]` float32, and their targets: labels
             `[n]` int64, or numbers `[n]` or `[n, outputs]` float32.
         x_test, y_test: the same for testing.
-        classes: one name per class; label i is `classes[i]`. Empty where the targets are numbers.
+        classes: one name per class; label i is `classes[i]`. Empty if the targets are numbers.
         mean, std: of `x / scale` over the training data, per channel (or feature), or one value for all.
         scale: the largest raw value, 255 for images.
-        val: the share of the training data to hold out for validation unless the user says otherwise.
+        val: the share of the training data that is held out for validation by default (`data.val`).
     """
 
     name: str
@@ -56,42 +57,52 @@ class Dataset:
 
     @property
     def n_classes(self) -> int:
-        """How many classes there are (with or without samples)."""
+        """The number of classes, with or without samples; 0 if the targets are numbers."""
         return len(self.classes)
 
     def check(self) -> Dataset:
-        """Refuse empty data, samples without labels, labels out of range, NaN and infinities; else return itself."""
+        """Refuse data that cannot be used: wrong types or shapes, no samples, labels out of range, NaN, infinities."""
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             what = f"the {part} data of {self.name}"
+            if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+                kinds = f"{type(x).__name__} and {type(y).__name__}"
+                raise ArnoError(f"{what}: {kinds}", "samples and targets are torch tensors", "use torch.from_numpy(…)")
             if len(x) != len(y):
-                raise ArnoError(f"{what}: {len(x)} samples, {len(y)} labels", "every sample needs one label")
+                raise ArnoError(f"{what}: {len(x)} samples, {len(y)} targets", "every sample needs one target")
             if len(x) == 0:
                 raise ArnoError(what, "there are no samples", "is this the right file or folder?")
-            if x.shape[1:] != self.x.shape[1:]:
+            if x.dim() < 2 or x.shape[1:] != self.x.shape[1:]:
                 raise ArnoError(
-                    f"{what}: samples of shape {tuple(x.shape[1:])}", f"training samples have shape {self.shape}"
+                    f"{what}: samples of shape {tuple(x.shape[1:])}",
+                    f"training samples have shape {self.shape}" if x.dim() > 1 else "a sample has at least one axis",
+                    "use x of shape [n, features] or [n, C, H, W]",
                 )
-            _check_targets(what, y, self.n_classes)
-            low, high = (int(y.min()), int(y.max())) if self.n_classes else (0, -1)
-            if low < 0 or high >= self.n_classes:
-                raise ArnoError(
-                    f"{what}: label {low if low < 0 else high}",
-                    f"labels must be 0 to {self.n_classes - 1}",
-                    "are these samples labelled?" if low < 0 else "number the classes from 0",
-                )
+            _check_targets(what, y, self.y, self.n_classes)
             if x.is_floating_point() and len(bad := (~torch.isfinite(x)).flatten(1).any(1).nonzero()):
                 raise ArnoError(f"{what}: sample {int(bad[0])}", "it holds NaN or infinity", "clean the data first")
+        channels = self.shape[0] if len(self.shape) == 3 else self.shape[-1]
+        if not {len(self.mean), len(self.std)} <= {1, channels} or not all(0 < s < inf for s in self.std):
+            raise ArnoError(
+                f"{self.name}: mean of {len(self.mean)} and std of {len(self.std)} values",
+                f"they hold 1 value or {channels} values (one per channel or feature), and std is positive",
+                "correct mean and std",
+            )
         return self
 
     def strata(self) -> Tensor:
-        """The kind of every training sample, by which splits are stratified: its label, or the decile of its target."""
+        """The stratum of every training sample, 0, 1, …: its label, or the decile of its target."""
+        return strata_of(self.y)
+
+    def stratum_names(self) -> tuple[str, ...]:
+        """The names of the strata: the classes, or the smallest and largest target of each decile."""
         if self.n_classes:
-            return self.y
-        first = self.y.view(len(self.y), -1)[:, 0]
-        return first.argsort(stable=True).argsort(stable=True) * min(10, len(first)) // len(first)
+            return self.classes
+        first, decile = self.y.view(len(self.y), -1)[:, 0], self.strata()
+        groups = [first[decile == i] for i in range(int(decile.max()) + 1)]
+        return tuple(f"{g.min():.4g} to {g.max():.4g}" if len(g) else "no target" for g in groups)
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change whenever a sample or a label does."""
+        """32 hexadecimal digits that change if any sample or target changes."""
         return self._fingerprint
 
     @cached_property
@@ -104,7 +115,7 @@ class Dataset:
         return digest.hexdigest()
 
     def take(self, n: int, seed: int = 0) -> Dataset:
-        """The same data set with at most `n` training samples, classes in proportion; the test data stays."""
+        """The same data set with at most `n` training samples, strata in proportion; the test data do not change."""
         if n < 1:
             raise ArnoError(f"data.limit = {n}", "at least one training sample must remain", "try data.limit=1000")
         if n >= len(self.y):
@@ -118,7 +129,7 @@ class Dataset:
 
 
 def source(name: str, **info: Any) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Register a data source and offer the setting `limit` on it, which every source has and none implements."""
+    """Register a data source; the setting `limit` is added here, so that no source implements it."""
 
     def add(factory: Callable[..., Dataset]) -> Callable[..., Dataset]:
         @wraps(factory)
@@ -143,27 +154,62 @@ def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
     """
     settings = dict(config)
     limit = settings.pop("limit", None)
-    data: Dataset = datasets.build(settings).check()
-    return data if limit is None else data.take(limit, seed)
+    data = datasets.build(settings)
+    if not isinstance(data, Dataset):
+        raise ArnoError(
+            f"data={settings['kind']} returned a {type(data).__name__}",
+            "a data source returns an arno.data.Dataset",
+            "return Dataset(name, x, y, x_test, y_test, classes)",
+        )
+    return data.check() if limit is None else data.check().take(limit, seed)
 
 
-def _check_targets(what: str, y: Tensor, classes: int) -> None:
-    """Refuse numbers where labels are expected, and the reverse; NaN and infinities."""
-    if y.is_floating_point() and classes:
-        raise ArnoError(f"{what}: targets of type {y.dtype}", "labels are whole numbers", "leave the class names out")
-    if y.is_floating_point() and not torch.isfinite(y).all():
-        raise ArnoError(f"{what}: its targets", "they hold NaN or infinity", "clean the data first")
-    if not y.is_floating_point() and not classes:
-        raise ArnoError(f"{what}: targets of type {y.dtype}", "labels need class names", "name the classes")
+def _check_targets(what: str, y: Tensor, training: Tensor, classes: int) -> None:
+    """Refuse targets that are neither labels of classes nor finite numbers."""
+    kind = f"{what}: targets of type {y.dtype}".replace("torch.", "") + f" and shape {list(y.shape)}"
+    if y.dtype != training.dtype or y.shape[1:] != training.shape[1:]:
+        raise ArnoError(kind, "training and test targets have the same type and shape", "convert them")
+    if y.is_floating_point():
+        if classes:
+            raise ArnoError(kind, "labels of classes are int64", "use y.long(), or classes=() if they are numbers")
+        if y.dim() > 2:
+            raise ArnoError(kind, "numbers have shape [n] or [n, outputs]", "use y.flatten(1)")
+        if len(bad := (~torch.isfinite(y)).view(len(y), -1).any(1).nonzero()):
+            raise ArnoError(f"{what}: target {int(bad[0])}", "it is NaN or infinity", "clean the data first")
+        return
+    if y.dtype != torch.int64 or y.dim() != 1:
+        raise ArnoError(kind, "labels are int64 of shape [n], numbers are floating-point", "use y.long() or y.float()")
+    if not classes:
+        raise ArnoError(kind, "labels need class names", "name the classes, or use y.float() if they are numbers")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise ArnoError(
+            f"{what}: label {low if low < 0 else high}",
+            f"labels must be 0 to {classes - 1}",
+            "are these samples labelled?" if low < 0 else "number the classes from 0",
+        )
+
+
+def strata_of(y: Tensor) -> Tensor:
+    """The stratum of every target: its label, or the decile of its (first) number; equal numbers share a decile.
+
+    >>> strata_of(torch.tensor([3, 1])).tolist(), strata_of(torch.tensor([0.5, 0.1, 0.1, 9.0])).tolist()
+    ([3, 1], [2, 0, 0, 3])
+    """
+    if not y.is_floating_point():
+        return y
+    first = y.reshape(len(y), -1)[:, 0].contiguous()
+    smaller = torch.searchsorted(first.sort().values, first)
+    return smaller * min(10, len(first)) // max(1, len(first))
 
 
 def as_labels(y: Labels) -> Ints:
-    """Labels as a NumPy array of int64, whatever they came as."""
+    """Labels (a tensor, an array or a list) as a NumPy array of int64."""
     return np.asarray(y.cpu() if isinstance(y, Tensor) else y, dtype=np.int64)
 
 
 def stratified(y: Labels, n: int, random: np.random.Generator) -> Ints:
-    """Indices (ascending) of `n` random samples, each class in proportion, fractions by largest remainder."""
+    """Indices (ascending) of `n` random samples, each stratum in proportion, fractions by largest remainder."""
     classes, labels = np.unique(as_labels(y), return_inverse=True)
     counts = np.bincount(labels, minlength=len(classes))
     exact = counts * (n / len(labels))
@@ -184,10 +230,10 @@ def rank_in_class(labels: Ints, random: np.random.Generator) -> Ints:
 
 
 def split_validation(y: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Split samples into training and validation indices, every class in proportion.
+    """Split samples into training and validation indices, every stratum in proportion.
 
     Args:
-        y: labels.
+        y: labels or other strata.
         val: a fraction in [0, 1), or a number of samples from 1 on.
         seed: the run's seed.
 
@@ -198,10 +244,10 @@ def split_validation(y: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
     n = len(y)
     if not val >= 0 or (val >= 1 and val != int(val)):
         rule = "it must be a fraction in [0, 1) or a whole number of samples"
-        raise ArnoError(f"val = {val}", rule, "try val=0.1")
+        raise ArnoError(f"data.val = {val}", rule, "try data.val=0.1")
     count = int(val) if val >= 1 else max(1, round(val * n)) if val > 0 else 0
     if count >= n:
-        raise ArnoError(f"val = {val}", f"of {n} samples none would be left to train on", "try val=0.1")
+        raise ArnoError(f"data.val = {val}", f"of {n} samples none would be left to train on", "try data.val=0.1")
     held_out = np.zeros(n, dtype=bool)
     if count:
         held_out[stratified(y, count, numpy_stream(seed, "validation"))] = True
@@ -210,15 +256,15 @@ def split_validation(y: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Transform:
-    """From raw samples to what a network is fed, a batch at a time, on whatever device the batch is.
+    """Turns stored samples into network inputs, one batch at a time, on the device of the batch.
 
-    `normalise` computes (x / scale − mean) / std; `augment` crops and flips the raw images, before normalisation,
-    so that the padding is black.
+    `normalise` computes (x / scale − mean) / std; `augment` crops and flips the stored images before they are
+    normalised, so that the padding is black.
 
     Args:
         mean, std, scale: as in `Dataset`.
-        pad: pixels of black added on every side before a random crop of the original size.
-        flip: whether to mirror half of the images.
+        pad: black pixels added on every side before a random crop of the original size.
+        flip: whether half of the images are mirrored.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -228,7 +274,7 @@ class Transform:
     flip: bool = True
 
     def normalise(self, x: Tensor, dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
-        """Raw samples `[…, C, H, W]` or `[…, features]` as standardised numbers: x·a + b per channel, put into `out`.
+        """Samples `[…, C, H, W]` or `[…, features]` as standardised numbers, x·a + b per channel, written into `out`.
 
         >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2)
         >>> Transform((0.5,), (0.25,)).normalise(black_and_white, torch.float64).flatten().tolist()
@@ -236,22 +282,23 @@ class Transform:
         """
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)
         numbers = x.to(dtype) if out is None else out.copy_(x)
-        if a.numel() == 1:  # in one go
+        if a.numel() == 1:  # one operation for product and sum
             return torch.add(b, numbers, alpha=a.item(), out=None if numbers is x else numbers)
         return (numbers * a if numbers is x else numbers.mul_(a)).add_(b)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw what happens to `count` images: rows of (down, right, mirrored)."""
+        """Random crops and flips for `count` images: rows of (down, right, mirrored)."""
         device = generator.device
         move = torch.randint(0, 2 * self.pad + 1, (count, 2), generator=generator, device=device)
         mirror = torch.randint(0, 2 if self.flip else 1, (count, 1), generator=generator, device=device)
         return torch.cat([move, mirror], dim=1)
 
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Crop and mirror raw images `[b, C, H, W]` as `drawn` says, with one gather and no loop."""
+        """Crop and mirror stored images `[b, C, H, W]` by the rows of `drawn`, with one gather and no loop."""
         if x.dim() != 4:
             shape = list(x.shape)
-            raise ArnoError(f"augmentation of samples of shape {shape[1:]}", "only images can be cropped and flipped")
+            rule = "only images can be cropped and flipped"
+            raise ArnoError(f"augmentation of samples of shape {shape[1:]}", rule, "set local.augment=false")
         (b, c, h, w), wide = x.shape, x.shape[3] + 2 * self.pad
         down, right, mirror = drawn.to(x.device).T.unsqueeze(-1)
         across = torch.arange(w, device=x.device)
@@ -261,7 +308,7 @@ class Transform:
         return pad(x, [self.pad] * 4).flatten(2).gather(2, where).view(b, c, h, w)
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Random crop (after black padding) and mirror of raw images `[b, C, H, W]`; the type stays."""
+        """Crop (after black padding) and mirror stored images `[b, C, H, W]` at random; the type does not change."""
         return self.apply(x, self.draw(len(x), generator))
 
 
@@ -269,7 +316,7 @@ class Transform:
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, dims: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The a and b of x·a + b, shaped to broadcast over a batch; made once per device."""
+    """The a and b of x·a + b, with a shape that broadcasts over a batch; made once per device."""
     shape = (-1, *[1] * (dims - 1))
     with torch.inference_mode(False):
         middle, spread = (torch.tensor(v, dtype=torch.float64).view(shape) for v in (mean, std))

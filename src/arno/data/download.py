@@ -1,4 +1,4 @@
-"""Fetching published files: resumed where it stopped, checked, and renamed into place only when whole."""
+"""Download published files: resume partial downloads, verify them, and rename them only when they are complete."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BLOCK = 1 << 18
 
 
 def store() -> Path:
-    """Where downloads and decoded images live: `$ARNO_DATA`, else `~/.cache/arno/data`."""
+    """The folder of downloads and decoded images: `$ARNO_DATA`, else `~/.cache/arno/data`."""
     return Path(os.environ.get("ARNO_DATA") or Path.home() / ".cache" / "arno" / "data").expanduser()
 
 
 def home(name: str, root: str | None) -> Path:
-    """The folder of a data set: the user's `root`, which must be there and not empty, else its place in the store."""
+    """The folder of a data set: the user's `root` (it must exist and not be empty), else a folder of the store."""
     if root is None:
         return store() / name
     folder = Path(root).expanduser()
@@ -35,51 +35,53 @@ def home(name: str, root: str | None) -> Path:
 
 
 def obtain(folder: Path, root: str | None, url: str, md5: str) -> Path:
-    """The published file in `folder`; downloaded if it is missing and the folder is our own."""
+    """The published file in `folder`; downloaded if it is missing and the user gave no `root`."""
     path = folder / url.rpartition("/")[2]
     if path.is_file():
         return path
     if root is not None:
-        raise ArnoError(f"data.root = {root}", f"{path.name} is not there", "leave data.root out to download the data")
+        raise ArnoError(f"data.root = {root}", f"{path.name} is missing", "leave data.root out to download the data")
     return fetch(url, path, md5=md5)
 
 
 def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = None) -> Path:
-    """Download `url` to `path` unless it is there; an interrupted download goes on where it stopped.
+    """Download `url` to `path` unless the file exists; an interrupted download is resumed.
 
     Args:
         url: http or https.
-        path: where the whole file appears, in one step; until then its bytes are in `path` + `.part`.
-        md5: the published checksum, if any.
-        size: the published number of bytes, if any.
+        path: the complete file; until it is complete, its bytes are in `path` + `.part`.
+        md5: the published checksum, if there is one.
+        size: the published number of bytes, if there is one.
     """
     if path.is_file():
         return path
     if not url.startswith(("https://", "http://")):
-        raise ArnoError(f"cannot download {url}", "only http and https are allowed")
+        raise ArnoError(f"cannot download {url}", "only http and https are allowed", "use another address")
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _receive(url, part)
     except urllib.error.HTTPError as error:
-        raise ArnoError(f"cannot download {url}", f"the server answers {error.code} {error.reason}") from error
+        answer = f"the server answers {error.code} {error.reason}"
+        remedy = f"try again later, or put {path.name} into {path.parent}"
+        raise ArnoError(f"cannot download {url}", answer, remedy) from error
     except (OSError, http.client.HTTPException) as error:
         reason = str(getattr(error, "reason", error)) or type(error).__name__
-        remedy = f"check the network and run again (it resumes), or put {path.name} into {path.parent} yourself"
+        remedy = f"check the network and run again (it resumes), or put {path.name} into {path.parent}"
         raise ArnoError(f"cannot download {url}", reason, remedy) from error
     found = part.stat().st_size
     if size is not None and found != size:
         part.unlink()
-        raise ArnoError(f"{url}: {found} bytes", f"{size} were announced", "run again to download it afresh")
+        raise ArnoError(f"{url}: {found} bytes", f"{size} were announced", "run again to download it anew")
     if md5 is not None and (found_md5 := _md5(part)) != md5:
         part.unlink()
-        raise ArnoError(f"{url}: MD5 {found_md5}", f"the published file has {md5}", "run again to download it afresh")
+        raise ArnoError(f"{url}: MD5 {found_md5}", f"the published file has {md5}", "run again to download it anew")
     part.replace(path)
     return path
 
 
 def _receive(url: str, part: Path) -> None:
-    """Append to `part` what is missing; a server that cannot resume makes us start over."""
+    """Append the missing bytes to `part`; start from zero if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "arno"})
     if have:
@@ -90,7 +92,7 @@ def _receive(url: str, part: Path) -> None:
         error.close()
         if error.code != 416:
             raise
-        if error.headers.get("Content-Range") != f"bytes */{have}":  # else all of it is here already
+        if error.headers.get("Content-Range") != f"bytes */{have}":  # else the file is complete
             part.unlink()
             _receive(url, part)
         return
@@ -115,7 +117,7 @@ def _md5(path: Path) -> str:
 
 @contextmanager
 def progress(title: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere; yields the function that advances it."""
+    """A progress bar if stderr is a terminal; yields the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Decoding many images: once, by a pool of threads if they are large; ever after from a cache of raw bytes."""
+"""Decode many images: large ones with a pool of threads. A cache keeps the decoded arrays for the next time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from .archives import read_npz
 from .download import progress, store
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Blob = tuple[str, bytes]  # what to call the image in an error, and its file's content
+Blob = tuple[str, bytes]  #: the name of an image for errors, and the content of its file
 
-WAVE, CHUNK = 8192, 256  # images in memory undecoded, images per task
-SMALL = 4096  # bytes; most of the time for smaller images is spent in Python, where threads only get in the way
+#: Encoded images in memory at a time; images per task of the pool.
+WAVE, CHUNK = 8192, 256
+#: Images of fewer bytes are decoded without threads: most of their time is spent in Python, under the GIL.
+SMALL = 4096
 
 
 def decode(blobs: Iterable[Blob], count: int, size: int | None = None) -> Array:
-    """Decode `count` encoded images to `[count, 3, H, W]` uint8, as large as the first, or `size` × `size`."""
+    """Decode `count` images to `[count, 3, H, W]` uint8: all of the first one's size, or resized to `size` × `size`."""
     blobs = iter(blobs)
     first = next(blobs, None)
     if first is None:
@@ -78,7 +80,7 @@ def _slices(items: Iterable[Blob], length: int) -> Iterator[list[Blob]]:
 
 
 def drop_grey(x: Array, x_test: Array) -> tuple[Array, Array]:
-    """One channel instead of three where all images, of training and test, are grey."""
+    """One channel instead of three if all training and test images are grey."""
     for images in (x[:100], x, x_test):
         if images.shape[1] != 3 or any((images[:, 0] != images[:, c]).any() for c in (1, 2)):
             return x, x_test
@@ -88,14 +90,14 @@ def drop_grey(x: Array, x_test: Array) -> tuple[Array, Array]:
 def cached(
     name: str, files: Iterable[Path], settings: object, build: Callable[[], Mapping[str, Array]]
 ) -> dict[str, Array]:
-    """What `build` makes of `files`, kept in the store until a file's size or time of change differs."""
+    """The arrays that `build` makes from `files`; stored until the size or the modification time of a file changes."""
     seen = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in sorted(files)]
     key = blake2b(repr((seen, settings)).encode(), digest_size=8).hexdigest()
     path = store() / "decoded" / f"{name}-{key}.npz"
     try:
         return read_npz(path)
     except (OSError, ValueError):
-        pass  # not there, or damaged: make it (again)
+        pass  # absent or damaged: build it
     made = dict(build())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,5 +110,5 @@ def cached(
                 Path(out.name).unlink(missing_ok=True)
                 raise
     except OSError:
-        pass  # a read-only or full disk costs time on the next start, nothing else
+        pass  # read-only or full disk: the next start decodes again
     return made

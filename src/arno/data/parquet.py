@@ -1,4 +1,4 @@
-"""Images and labels from Parquet files laid out as on the hub: encoded images in a column, labels in another."""
+"""Images and labels from Parquet files in the layout of the hub: one column of encoded images, one of labels."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def read_parquet(
     label_column: str | None = None,
     size: int | None = None,
 ) -> dict[str, Array]:
-    """Arrays x, y, x_test, y_test and classes (names); decoded once, then from the cache.
+    """Arrays x, y, x_test, y_test and classes (names); decoded the first time, later read from the cache.
 
     Args:
         name: of the data set, for the cache.
-        train, test: the files; no test files leave x_test and y_test out.
+        train, test: the files; without test files, x_test and y_test are left out.
         image_column, label_column: found by name and type if not given.
-        size: images are brought to `size` × `size`; without it all must be of one size.
+        size: images are resized to `size` × `size`; without it all must have the same size.
     """
 
     def build() -> dict[str, Array]:
@@ -47,7 +47,8 @@ def read_parquet(
         if y.dtype.kind != "i":
             found, y = np.unique(y, return_inverse=True)
             if not np.isin(y_test, found).all():
-                raise ArnoError(f"column {label} of {test[0]}", "a label occurs in the test data only")
+                rule = "a label occurs only in the test data"
+                raise ArnoError(f"column {label} of {test[0]}", rule, "remove these samples")
             y_test, names = np.searchsorted(found, y_test), [str(v) for v in found]
         x, x_test = drop_grey(x, x_test)
         classes = names or [str(i) for i in range(int(max(y.max(initial=0), y_test.max(initial=0))) + 1)]
@@ -65,11 +66,13 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
-        raise ArnoError(str(path), f"damaged or not a Parquet file: {reason}", "delete it and get it again") from error
+        raise ArnoError(
+            str(path), f"damaged or not a Parquet file: {reason}", "delete it and download it again"
+        ) from error
 
 
 def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str, list[str]]:
-    """The names of the image and the label column, and of the classes where the file tells."""
+    """The names of the image column, of the label column, and of the classes if the file has them."""
     import pyarrow
     from pyarrow import parquet
 
@@ -89,7 +92,7 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
         known = [n for n in (usual if asked is None else [asked]) if n in fitting]
         if known or (asked is None and len(fitting) == 1):
             return (known or fitting)[0]
-        rule = f"which column holds the {what}? There are {', '.join(schema.names)}"
+        rule = f"the column of the {what} is not known; there are {', '.join(schema.names)}"
         raise ArnoError(f"{path}: column {asked or 'not named'}", rule, f"set data.{what}_column")
 
     image = pick(image, "image", IMAGE_NAMES, is_image)
@@ -100,7 +103,7 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
 
 
 def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[Array, Array]:
-    """Decoded images and raw labels of some files."""
+    """Decoded images and labels (as stored) of some files."""
     from pyarrow import parquet
 
     labels: list[Array] = []
@@ -112,12 +115,12 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
                 for batch in file.iter_batches(batch_size=2048, columns=[image, label]):
                     column = batch.column(label)
                     if column.null_count:
-                        raise ArnoError(f"{path}: column {label}", "a sample has no label", "drop such rows")
+                        raise ArnoError(f"{path}: column {label}", "a sample has no label", "remove such rows")
                     labels.append(column.to_numpy(zero_copy_only=False))
                     for value in batch.column(image).to_pylist():
                         content = value.get("bytes") if isinstance(value, dict) else value
                         if content is None:
-                            raise ArnoError(f"{path}: row {row}", "it has no image bytes", "drop such rows")
+                            raise ArnoError(f"{path}: row {row}", "it has no image bytes", "remove such rows")
                         yield f"{path}: row {row}", content
                         row += 1
 

@@ -1,12 +1,14 @@
-"""How the training data is divided among clients.
+"""Partitions: how the training data are divided among clients.
 
-Every factory takes the labels, the number of clients and the seed, and its own settings as keywords. The result is
-disjoint, complete (except for `replace` and `file`) and leaves no client empty.
+Every factory takes the stratum of each training sample (its label; for a regression the decile of its target), the
+number of clients and the seed, and its own settings as keywords. Partitions are disjoint and complete (except
+`replace` and `file`), and no client is empty.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,7 @@ partitions = Registry("partition", "arno.data.partition")
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each client has, in two arrays, so that a million clients are no burden.
+    """Which samples each client has, in two arrays: a million clients need no million objects.
 
     Args:
         indices: the samples of all clients, one client after another (int64, or int32 to save memory).
@@ -54,13 +56,13 @@ class Partition:
         return self.offsets.diff()
 
     def within(self, index: Tensor) -> Partition:
-        """The same partition of a part of the data: sample i of the part is sample `index[i]` of the whole."""
+        """The same partition with other sample numbers: sample i becomes sample `index[i]`."""
         return Partition(index[self.indices], self.offsets)
 
     def lined_up(self, index: Tensor) -> tuple[Tensor, Partition]:
-        """The part `index` of the data in the order of its owners, and its partition: neighbours are read faster.
+        """`index` sorted by client, and the partition of data in that order: a client's samples are then contiguous.
 
-        All stays as it is where somebody shares a sample.
+        If clients share a sample, both are returned unchanged.
 
         >>> index, lined = Partition(torch.tensor([2, 0, 1]), torch.tensor([0, 1, 3])).lined_up(torch.tensor([5, 6, 7]))
         >>> index.tolist(), lined.indices.tolist()
@@ -77,7 +79,7 @@ class Partition:
         return torch.bincount(cells, minlength=len(self) * n_classes).view(len(self), n_classes)
 
     def heterogeneity(self, y: Labels, n_classes: int) -> float:
-        """How far clients are from the pooled labels: the mean over clients of ½ Σ_c |p_k(c) − p(c)|, in [0, 1].
+        """Distance of clients from the pooled labels: the mean over clients of ½ Σ_c |p_k(c) − p(c)|, in [0, 1].
 
         >>> same = Partition(torch.arange(4), torch.tensor([0, 2, 4]))
         >>> same.heterogeneity(torch.tensor([0, 1, 0, 1]), 2), same.heterogeneity(torch.tensor([0, 0, 1, 1]), 2)
@@ -103,7 +105,7 @@ def _checked(y: Labels, clients: int) -> Ints:
     if clients > len(labels):
         raise ArnoError(
             f"clients = {clients}",
-            f"{len(labels)} training samples cannot give each client one",
+            f"there are {len(labels)} training samples, and each client needs one",
             "use fewer clients, or partition=replace",
         )
     return labels
@@ -111,7 +113,7 @@ def _checked(y: Labels, clients: int) -> Ints:
 
 @partitions.register("iid")
 def iid(y: Labels, clients: int, seed: int) -> Partition:
-    """Samples dealt at random; sizes differ by at most one.
+    """Samples assigned at random; sizes differ by at most one.
 
     >>> iid(torch.zeros(7), 3, seed=0).sizes.tolist()
     [3, 2, 2]
@@ -133,25 +135,26 @@ def dirichlet(
 ) -> Partition:
     """Label skew: class c is divided among the clients in proportions p_c ~ Dirichlet(α, …, α).
 
-    If some client has fewer than `min_size` samples, the proportions of one class after another are drawn again,
-    and a draw is kept unless it leaves clients shorter than before.
+    If some client has fewer than `min_size` samples, the proportions of one class after another are drawn again;
+    a draw is kept unless more samples are missing than before.
 
     Args:
         alpha: the smaller, the fewer classes a client has; large values approach `iid`.
         equal: give all clients the same number of samples; each then draws its own class proportions
-            ~ Dirichlet(α, …, α), weighted by class size, and takes what is left of the classes it wants.
-        min_size: the least number of samples of a client.
-        tries: how many times to draw again before giving up.
+            ~ Dirichlet(α, …, α), weighted by class size, and takes samples that remain in these classes.
+        min_size: the smallest number of samples of a client.
+        tries: how many draws may be repeated before this is an error.
     """
     labels = _checked(y, clients)
     if not (alpha > 0 and np.isfinite(alpha)):
         raise ArnoError(f"partition.alpha = {alpha}", "it must be a positive number", "try partition.alpha=0.5")
     if min_size < 1:
-        raise ArnoError(f"partition.min_size = {min_size}", "a client needs at least one sample")
+        rule = "a client needs at least one sample"
+        raise ArnoError(f"partition.min_size = {min_size}", rule, "try partition.min_size=1")
     if min_size * clients > len(labels):
         raise ArnoError(
             f"partition.min_size = {min_size} with clients = {clients}",
-            f"that takes {min_size * clients} training samples and there are {len(labels)}",
+            f"this needs {min_size * clients} training samples and there are {len(labels)}",
             f"use fewer clients or partition.min_size={len(labels) // clients}",
         )
     random = numpy_stream(seed, "partition")
@@ -160,7 +163,7 @@ def dirichlet(
         table = _equal_table(counts, clients, alpha, random)
     else:
         table = _skewed_table(counts, clients, alpha, min_size, tries, random)
-    # Sample number r of class c goes to the client in whose share of the class r falls.
+    # Sample number r of class c goes to the client whose share of the class contains r.
     ends = np.cumsum(table, axis=1) + (np.cumsum(counts) - counts)[:, None]
     place = rank_in_class(labels, random) + (np.cumsum(counts) - counts)[labels]
     return by_owner(np.searchsorted(ends.ravel(), place, side="right") % clients, clients)
@@ -200,7 +203,7 @@ def _skewed_table(
 
 
 def _equal_table(counts: Ints, clients: int, alpha: float, random: np.random.Generator) -> Ints:
-    """The same for clients of equal size, who come in turn and take what is left of the classes they want."""
+    """The same for clients of equal size: in random order each takes remaining samples of the classes it has drawn."""
     total, left = int(counts.sum()), counts.copy()
     wishes = random.dirichlet(np.full(len(counts), alpha), size=clients) * counts
     table = np.zeros((len(counts), clients), dtype=np.int64)
@@ -219,7 +222,7 @@ def _equal_table(counts: Ints, clients: int, alpha: float, random: np.random.Gen
 
 @partitions.register("shards")
 def shards(y: Labels, clients: int, seed: int, *, shards: int = 2) -> Partition:
-    """The data sorted by label, cut into equal shards, `shards` of them dealt to each client at random.
+    """The data are sorted by label and cut into equal shards; each client gets `shards` of them at random.
 
     Args:
         shards: shards per client; a client has about that many classes.
@@ -245,7 +248,7 @@ def shards(y: Labels, clients: int, seed: int, *, shards: int = 2) -> Partition:
 def classes(y: Labels, clients: int, seed: int, *, classes: int = 2) -> Partition:
     """Every client holds `classes` classes; a class is divided evenly among its holders.
 
-    All classes have about as many holders, but none more than it has samples; every class that occurs has one.
+    All classes have about the same number of holders, at least one and at most as many as the class has samples.
 
     Args:
         classes: classes per client.
@@ -259,10 +262,10 @@ def classes(y: Labels, clients: int, seed: int, *, classes: int = 2) -> Partitio
     if not 1 <= classes <= len(counts):
         raise ArnoError(setting, f"there are {len(counts)} classes", f"choose 1 to {len(counts)}")
     if clients * classes < len(counts):
-        rule = f"some of the {len(counts)} classes would be held by nobody"
+        rule = f"some of the {len(counts)} classes would have no holder"
         raise ArnoError(setting, rule, f"try partition.classes={-(-len(counts) // clients)}")
     if clients * classes > np.minimum(counts, clients).sum():
-        rule = f"{len(labels)} training samples in {len(counts)} classes do not go round"
+        rule = f"{len(labels)} training samples in {len(counts)} classes are too few"
         raise ArnoError(setting, rule, "use fewer clients or fewer classes per client")
     random = numpy_stream(seed, "partition")
     holders = _holders(counts, clients, clients * classes, random)
@@ -273,7 +276,7 @@ def classes(y: Labels, clients: int, seed: int, *, classes: int = 2) -> Partitio
 
 
 def _holders(counts: Ints, clients: int, places: int, random: np.random.Generator) -> list[Ints]:
-    """For each class the clients that hold it: `places` in all, the same number for every client."""
+    """For each class the clients that hold it: `places` (client, class) pairs, the same number for every client."""
     room = np.minimum(counts, clients)
     level = next(v for v in range(clients, 0, -1) if np.minimum(room, v).sum() <= places)
     degree = np.minimum(room, level)
@@ -281,7 +284,7 @@ def _holders(counts: Ints, clients: int, places: int, random: np.random.Generato
     degree[more] += 1
     need = np.full(clients, places // clients)
     holders = [np.empty(0, dtype=np.int64)] * len(counts)
-    for label in random.permutation(len(counts)):  # those with most to fill go first: this never leads astray
+    for label in random.permutation(len(counts)):  # clients that lack most classes first: this always succeeds
         holders[label] = np.argsort(random.random(clients) - need)[: degree[label]]
         need[holders[label]] -= 1
     return holders
@@ -289,10 +292,10 @@ def _holders(counts: Ints, clients: int, places: int, random: np.random.Generato
 
 @partitions.register("quantity")
 def quantity(y: Labels, clients: int, seed: int, *, exponent: float = 1.0) -> Partition:
-    """Sizes by a power law, labels at random: the r-th largest client has about ∝ r^−exponent samples.
+    """Sizes by a power law, labels at random: the size of the r-th largest client is about ∝ r^−exponent.
 
     Args:
-        exponent: 0 gives equal sizes; the larger, the more the first clients have.
+        exponent: 0 gives equal sizes; the larger, the more samples the largest clients have.
     """
     n = len(_checked(y, clients))
     if not (exponent >= 0 and np.isfinite(exponent)):
@@ -300,7 +303,7 @@ def quantity(y: Labels, clients: int, seed: int, *, exponent: float = 1.0) -> Pa
     random = numpy_stream(seed, "partition")
     weight = np.arange(1, clients + 1) ** -float(exponent)
     ends = np.round(np.cumsum(weight) / weight.sum() * (n - clients)).astype(np.int64)
-    sizes = random.permutation(1 + np.diff(ends, prepend=0))  # one each, the rest by the law
+    sizes = random.permutation(1 + np.diff(ends, prepend=0))  # one each, the rest by the power law
     return by_owner(random.permutation(np.repeat(np.arange(clients), sizes)), clients)
 
 
@@ -312,7 +315,8 @@ def replace(y: Labels, clients: int, seed: int, *, size: int = 20) -> Partition:
         size: samples per client.
     """
     if clients < 1 or size < 1 or not len(y):
-        raise ArnoError(f"clients = {clients}, partition.size = {size}", "both must be positive, and data there")
+        rule = "both must be positive, and there must be data"
+        raise ArnoError(f"clients = {clients}, partition.size = {size}", rule, "try partition.size=20")
     kind = torch.int32 if len(y) < 2**31 else torch.int64
     drawn = torch.randint(len(y), (clients * size,), generator=stream(seed, "partition"), dtype=kind)
     return Partition(drawn, torch.arange(clients + 1) * size)
@@ -320,32 +324,83 @@ def replace(y: Labels, clients: int, seed: int, *, size: int = 20) -> Partition:
 
 @partitions.register("file")
 def file(y: Labels, clients: int, seed: int, *, path: str | None = None) -> Partition:
-    """A partition of your own: a JSON list with one list of sample indices per client.
+    """A partition from a file: a JSON list with one list of sample indices per client.
 
     Args:
-        path: the JSON file; no index may occur twice, none need occur.
+        path: the JSON file; no index may occur twice, samples may be left out.
     """
     if path is None:
-        raise ArnoError("partition=file", "which file is it?", "add partition.path=clients.json")
+        raise ArnoError("partition=file", "the file is not named", "add partition.path=clients.json")
+    where = f"partition.path = {path}"
     try:
         rows = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ArnoError(f"partition.path = {path}", f"it cannot be read as JSON: {error}") from error
+        raise ArnoError(where, f"it cannot be read as JSON: {error}", "write [[0, 2], [1, 3]]") from error
     if not (isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)):
-        raise ArnoError(f"partition.path = {path}", "it must hold a list of lists of indices", "write [[0, 2], [1, 3]]")
+        raise ArnoError(where, "it must hold a list of lists of indices", "write [[0, 2], [1, 3]]")
+    return _from_lists(where, rows, len(y), clients)
+
+
+def as_partition(made: object, kind: str, samples: int, clients: int) -> Partition:
+    """What a partition function returned, as a `Partition`: it may also be a list with the sample indices per client.
+
+    kind: the name of the function, for errors.
+
+    >>> as_partition([[0, 2], [1]], "custom", 3, 2).sizes.tolist()
+    [2, 1]
+    """
+    where = f"partition={kind}"
+    if isinstance(made, list | tuple):
+        return _from_lists(where, made, samples, clients)
+    if not isinstance(made, Partition):
+        rule = "it must return a Partition, or a list of sample indices per client"
+        raise ArnoError(f"{where} returned a {type(made).__name__}", rule, "return [[0, 2], [1, 3], …]")
+    if len(made.indices) != int(made.offsets[-1]):
+        rule = f"its offsets end at {int(made.offsets[-1])}"
+        raise ArnoError(f"{where}: {len(made.indices)} indices", rule, "correct offsets or indices")
+    if len(made) != clients:
+        raise ArnoError(f"{where} for {len(made)} clients", f"the run has {clients}", "use its argument `clients`")
+    if int(made.sizes.min()) < 1:
+        rule = "every client needs at least one sample"
+        raise ArnoError(f"{where}: client {int(made.sizes.argmin())} has none", rule, "give it one")
+    low, high = int(made.indices.min()), int(made.indices.max())
+    if low < 0 or high >= samples:
+        rule = f"indices must be 0 to {samples - 1}"
+        raise ArnoError(f"{where}: index {low if low < 0 else high}", rule, "number the training samples from 0")
+    return made
+
+
+def _from_lists(where: str, rows: Sequence[object], samples: int, clients: int) -> Partition:
+    """The partition in which client k has the samples `rows[k]`; no sample may occur twice."""
     if len(rows) != clients:
         rule = f"it has lists for {len(rows)} clients, the run has {clients}"
-        raise ArnoError(f"partition.path = {path}", rule, f"set clients={len(rows)}")
-    n = len(y)
-    used = np.zeros(n, dtype=bool)
+        raise ArnoError(where, rule, f"set clients={len(rows)}")
+    used, made = np.zeros(samples, dtype=bool), []
     for client, row in enumerate(rows):
-        where = f"client {client} in {path}"
-        if not row:
-            raise ArnoError(where, "it has no samples", "every client needs at least one")
-        if not all(type(index) is int and 0 <= index < n for index in row):
-            raise ArnoError(where, f"indices must be whole numbers from 0 to {n - 1}")
-        if len(set(row)) < len(row) or used[row].any():
-            raise ArnoError(where, "it has a sample twice or shares one with an earlier client")
-        used[row] = True
-    offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return Partition(torch.tensor([index for row in rows for index in row]), offsets)
+        at = f"client {client} in {where}"
+        index = _indices(row)
+        if index is None or not ((index >= 0) & (index < samples)).all():
+            rule = f"its samples must be whole numbers from 0 to {samples - 1}"
+            raise ArnoError(at, rule, "number the training samples from 0")
+        if not len(index):
+            raise ArnoError(at, "it has no samples", "every client needs at least one")
+        if len(np.unique(index)) < len(index) or used[index].any():
+            rule = "it has a sample twice or shares one with an earlier client"
+            raise ArnoError(at, rule, "list every sample once; partition=replace shares samples")
+        used[index] = True
+        made.append(index)
+    offsets = torch.tensor([0, *(len(index) for index in made)]).cumsum(0)
+    return Partition(torch.from_numpy(np.concatenate(made)), offsets)
+
+
+def _indices(row: object) -> Ints | None:
+    """Sample indices (a list, an array or a tensor) as int64; None if they are something else."""
+    if isinstance(row, Sequence) and not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in row):
+        return None
+    try:
+        index = np.asarray(row)
+    except (ValueError, TypeError):
+        return None
+    if index.ndim != 1 or (len(index) and index.dtype.kind not in "iu"):
+        return None
+    return index.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a partition looks like: a picture of clients × classes, and its numbers."""
+"""A partition as a picture (clients × strata) and in numbers. Strata are classes, or deciles of the target."""
 
 from __future__ import annotations
 
@@ -12,43 +12,49 @@ from torch import Tensor
 from .dataset import Labels
 from .partition import Partition
 
-BUBBLES, COLUMNS = 40, 500  # beyond so many clients: a heat map; beyond so many: only every so manyth client
+#: More than BUBBLES clients are drawn as a heat map; of more than COLUMNS clients only COLUMNS are drawn.
+BUBBLES, COLUMNS = 40, 500
 
 
-def summary(partition: Partition, y: Labels, classes: Sequence[str]) -> dict[str, Any]:
-    """The numbers of a partition: sizes, classes per client, heterogeneity.
+def summary(partition: Partition, strata: Labels, names: Sequence[str], kind: str = "classes") -> dict[str, Any]:
+    """The numbers of a partition: sizes, strata per client, heterogeneity.
+
+    strata: the stratum of each sample. names: one per stratum. kind: "classes" or "deciles".
 
     >>> halves = Partition(torch.arange(4), torch.tensor([0, 2, 4]))
     >>> summary(halves, torch.tensor([0, 0, 1, 1]), "ab")["heterogeneity"]
     0.5
     """
     sizes = partition.sizes
-    held = (partition.label_counts(y, len(classes)) > 0).sum(1)
+    held = (partition.label_counts(strata, len(names)) > 0).sum(1)
     return {
         "clients": len(partition),
         "samples": int(sizes.sum()),
         "size_min": int(sizes.min()),
         "size_median": float(sizes.double().quantile(0.5)) if len(sizes) < 10**6 else float(sizes.median()),
         "size_max": int(sizes.max()),
-        "classes_min": int(held.min()),
-        "classes_median": float(held.double().median()),
-        "classes_max": int(held.max()),
-        "heterogeneity": partition.heterogeneity(y, len(classes)),
+        f"{kind}_min": int(held.min()),
+        f"{kind}_median": float(held.double().median()),
+        f"{kind}_max": int(held.max()),
+        "heterogeneity": partition.heterogeneity(strata, len(names)),
     }
 
 
-def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path: str | Path) -> Path:
-    """Draw which client (across) has how many samples of which class (up), and write the picture to `path`.
+def draw_partition(
+    partition: Partition, strata: Labels, names: Sequence[str], path: str | Path, *, label: str = ""
+) -> Path:
+    """Draw how many samples of each stratum (y axis) each client (x axis) has, and write the picture to `path`.
 
-    Few clients are drawn as circles with area ∝ samples, many as a heat map (white: none), of very many only some.
+    Few clients are drawn as circles with area ∝ samples, many as a heat map (white: no samples), of very many clients
+    only some. label: of the y axis.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
-    counts = partition.label_counts(y, len(classes))
+    counts = partition.label_counts(strata, len(names))
     shown = torch.linspace(0, len(partition) - 1, min(len(partition), COLUMNS)).round().long()
-    figure = Figure(figsize=(min(14.0, 4 + 0.22 * len(shown)), min(10.0, 2 + 0.28 * len(classes))), dpi=120)
+    figure = Figure(figsize=(min(14.0, 4 + 0.22 * len(shown)), min(10.0, 2 + 0.28 * len(names))), dpi=120)
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained")
     axes = figure.add_subplot()
@@ -56,15 +62,16 @@ def draw_partition(partition: Partition, y: Labels, classes: Sequence[str], path
     if len(shown) <= BUBBLES:
         _bubbles(axes, table)
     else:
-        shades = PowerNorm(0.5, vmin=0)  # by the root, or one large cell hides the rest
-        cells = table.double().where(table > 0, torch.nan).numpy()  # no samples: white
+        shades = PowerNorm(0.5, vmin=0)  # colours by the square root: one large cell must not hide the others
+        cells = table.double().where(table > 0, torch.nan).numpy()  # NaN is drawn white
         image = axes.imshow(cells, "cividis_r", shades, aspect="auto", origin="lower", interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
-    distance = partition.heterogeneity(y, len(classes))
+    distance = partition.heterogeneity(strata, len(names))
     axes.set_title(f"{len(partition):,} clients, heterogeneity {distance:.3f}")
     axes.set_xlabel("client" if len(shown) == len(partition) else f"client ({len(shown)} of {len(partition):,} shown)")
-    step = max(1, len(classes) // 40)
-    axes.set_yticks(range(0, len(classes), step), [str(name)[:24] for name in classes[::step]])
+    axes.set_ylabel(label)
+    step = max(1, len(names) // 40)
+    axes.set_yticks(range(0, len(names), step), [str(name)[:24] for name in names[::step]])
     ticks = range(0, len(shown), max(1, len(shown) // 20))
     axes.set_xticks(ticks, [str(int(shown[i])) for i in ticks])
     figure.savefig(path)

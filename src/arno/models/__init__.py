@@ -1,4 +1,4 @@
-"""Networks. Each exposes its last linear layer, its feature levels and the unit groups of its parameters' axes."""
+"""Networks. Each declares its last linear layer, its feature levels and the unit groups of its parameters' axes."""
 
 from ..registry import Registry
 

@@ -1,4 +1,4 @@
-"""LeNet-5 and the five-layer network of Lorenzo's seed."""
+"""LeNet-5 and the five-layer convolutional network of Lorenzo's experiments."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .network import Network, pooled
 
 
 @models.register("lenet5", paper="LeCun et al., Proc. IEEE 1998")
-def lenet5(shape: Sequence[int], classes: int) -> Network:
+def lenet5(shape: Sequence[int], outputs: int) -> Network:
     """LeNet-5 with ReLU and max-pooling: convolutions 6 and 16 (5×5), linear 120, 84."""
-    return ConvNet(shape, classes, filters=(6, 16), kernel=5, padding=0, hidden=(120, 84), name="lenet5")
+    return ConvNet(shape, outputs, filters=(6, 16), kernel=5, padding=0, hidden=(120, 84), name="lenet5")
 
 
 @models.register("simple5layercnn")
-def simple5layercnn(shape: Sequence[int], classes: int) -> Network:
-    """Five weight layers: 3×3 convolutions 32, 64, 128, each with 2×2 max-pooling, then linear 256 and the classes."""
-    return ConvNet(shape, classes, filters=(32, 64, 128), kernel=3, padding=1, hidden=(256,), name="simple5layercnn")
+def simple5layercnn(shape: Sequence[int], outputs: int) -> Network:
+    """Five weight layers: 3×3 convolutions 32, 64, 128, each with 2×2 max-pooling, then linear 256 and the outputs."""
+    return ConvNet(shape, outputs, filters=(32, 64, 128), kernel=3, padding=1, hidden=(256,), name="simple5layercnn")
 
 
 class ConvNet(Network):
@@ -32,7 +32,7 @@ class ConvNet(Network):
     def __init__(
         self,
         shape: Sequence[int],
-        classes: int,
+        outputs: int,
         *,
         filters: Sequence[int],
         kernel: int,
@@ -56,7 +56,7 @@ class ConvNet(Network):
             )
         widths = [channels * side[0] * side[1], *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        self.head = nn.Linear(widths[-1], classes)
+        self.head = nn.Linear(widths[-1], outputs)
 
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
         """The last hidden layer after its ReLU."""
@@ -64,7 +64,7 @@ class ConvNet(Network):
             x = conv(x)
             if levels is not None:
                 levels.append(pooled(x[:, : len(conv.weight)]))  # type: ignore[arg-type]
-            x = torch.relu(F.max_pool2d(x, 2))  # the same as pooling after ReLU, on a quarter of the numbers
+            x = torch.relu(F.max_pool2d(x, 2))  # equal to ReLU before pooling, on a quarter of the numbers
         x = x.flatten(1)
         for layer in self.hidden:
             x = layer(x)

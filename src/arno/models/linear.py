@@ -1,4 +1,4 @@
-"""Softmax regression and the multi-layer perceptron."""
+"""One linear layer (softmax regression, linear regression) and the multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 @models.register("softmax")
-def softmax(shape: Sequence[int], classes: int) -> Network:
-    """Softmax regression: one linear layer."""
-    return MLP(prod(shape), (), classes, "relu")
+def softmax(shape: Sequence[int], outputs: int) -> Network:
+    """One linear layer: softmax regression for classes, linear regression for numbers."""
+    return MLP(prod(shape), (), outputs, "relu")
 
 
 @models.register("mlp")
 def mlp(
     shape: Sequence[int],
-    classes: int,
+    outputs: int,
     *,
     hidden: tuple[int, ...] = (128,),
     activation: Literal["relu", "tanh"] = "relu",
@@ -39,17 +39,17 @@ def mlp(
     """
     if any(h < 1 for h in hidden):
         raise ArnoError(f"model.hidden = {list(hidden)}", "every layer needs a neuron", "try model.hidden=[128]")
-    return MLP(prod(shape), hidden, classes, activation)
+    return MLP(prod(shape), hidden, outputs, activation)
 
 
 class MLP(Network):
-    """Linear layers with an activation between them; no hidden layer makes it softmax regression."""
+    """Linear layers with an activation between them; without hidden layers it is a linear model."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], classes: int, activation: str) -> None:
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, activation: str) -> None:
         super().__init__()
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        self.head = nn.Linear(widths[-1], classes)
+        self.head = nn.Linear(widths[-1], outputs)
         self.activation = activation
 
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
@@ -63,5 +63,5 @@ class MLP(Network):
         return x
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """A chain, whose first layer's inputs are pixels and are never cut."""
+        """Those of a chain; none without hidden layers, since inputs and outputs are never cut."""
         return super().units() if len(self.hidden) else {}

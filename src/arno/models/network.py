@@ -1,4 +1,4 @@
-"""What Arno asks of a network, and how a smaller one is cut from it."""
+"""The base class of networks, the units of their parameters, and smaller networks of some of these units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.work import SubModel
 
 @runtime_checkable
 class Units(Protocol):
-    """A network that names the units along the axes of its parameters, so that a part of it can train alone."""
+    """A network that names the units along the axes of its parameters, so that a sub-model can be cut out."""
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
         """The unit group along each axis of each parameter and buffer; an axis that is never cut has None."""
@@ -23,31 +23,31 @@ class Units(Protocol):
 
 
 class Network(nn.Module):
-    """A network that ends in a linear `head` on an embedding, with named feature levels on the way.
+    """A network that ends in a linear `head` on an embedding and can return the features of its levels.
 
-    A subclass writes `embed(x, levels)`: it returns the head's input and appends the output of its stem and of each
-    block (before the ReLU, pooled to a vector) to `levels` when that is a list. Layers are created in the order in
-    which data flows through them; one that is not a chain overrides `units` too.
+    A subclass defines `embed(x, levels)`: it returns the input of the head. If `levels` is a list, it appends the
+    output of its stem and of each block (before the ReLU, pooled to a vector). Layers are created in the order in which
+    they are applied; a network that is not a chain of layers also overrides `units`.
     """
 
     head: nn.Linear
 
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
-        """The head's input."""
+        """The input of the head."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
-        """The logits."""
-        logits: Tensor = self.head(self.embed(x, levels))
-        return logits
+        """The outputs."""
+        outputs: Tensor = self.head(self.embed(x, levels))
+        return outputs
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """The unit group along each axis of each parameter and buffer; classes and inputs are never cut."""
+        """The unit group along each axis of each parameter and buffer; inputs and outputs are never cut."""
         return chain_units(self)
 
 
 def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
-    """Unit groups of a network whose layers follow one another: each cuts its own outputs and its predecessor's.
+    """Unit groups of a chain of layers: the rows of a layer are its own units, its columns those of the layer before.
 
     >>> chain_units(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5), nn.Linear(5, 3)))["2.weight"]
     ('2', ('0', 4))
@@ -57,7 +57,7 @@ def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
     ]
     last = next(name for name, layer in reversed(layers) if isinstance(layer, nn.Linear | nn.Conv2d))
     units: dict[str, tuple[Axis, ...]] = {}
-    before: tuple[str, int] | None = None  # the group that feeds the next layer, and how many units it has
+    before: tuple[str, int] | None = None  # the group of the previous layer, and the number of its units
     for name, layer in layers:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             out, inputs = layer.weight.shape[:2]
@@ -69,7 +69,7 @@ def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
             units[f"{name}.weight"] = (own, feeding) + (None,) * (layer.weight.ndim - 2)
             units[f"{name}.bias"] = (own,)
             before = (name, out)
-        elif before is not None:  # a norm: one entry per unit of the layer that it follows
+        elif before is not None:  # a norm: one entry per unit of the layer before it
             for leaf, tensor in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
                 if tensor.ndim == 1:
                     units[f"{name}.{leaf}"] = (before[0],)
@@ -77,13 +77,13 @@ def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
 
 
 def last_linear(module: nn.Module) -> tuple[str, nn.Linear] | None:
-    """The name and module of the last linear layer, or None where there is none."""
+    """The name and module of the last linear layer; None if there is none."""
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     return linear[-1] if linear else None
 
 
 def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
-    """A new network of the window's units: the same modules with smaller tensors (their values are not set)."""
+    """A new network with the window's units: the same modules with smaller tensors, all of them zero."""
     small = deepcopy(module)
     keep = dict(window.units)
     for slot in layout.slots:
@@ -107,5 +107,5 @@ def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
 
 
 def pooled(x: Tensor) -> Tensor:
-    """A feature map averaged to a vector per sample; vectors stay as they are."""
+    """A feature map averaged to a vector per sample; vectors are returned unchanged."""
     return F.adaptive_avg_pool2d(x, 1).flatten(1) if x.ndim == 4 else x

@@ -16,7 +16,7 @@ from .network import Network, pooled
 @models.register("resnet18", paper="He et al., CVPR 2016; GroupNorm: Wu & He, ECCV 2018")
 def resnet18(
     shape: Sequence[int],
-    classes: int,
+    outputs: int,
     *,
     width: int = 64,
     groups: int = 2,
@@ -32,7 +32,7 @@ def resnet18(
         raise ArnoError(
             f"model.width = {width}, model.groups = {groups}", "groups must divide width", "try model.groups=2"
         )
-    return ResNet(shape[0], classes, width, groups)
+    return ResNet(shape[0], outputs, width, groups)
 
 
 class Block(nn.Module):
@@ -60,18 +60,18 @@ class Block(nn.Module):
 class ResNet(Network):
     """Stem, four stages of two blocks, average pooling, head. Levels: the stem and the four stages."""
 
-    def __init__(self, channels: int, classes: int, width: int, groups: int) -> None:
+    def __init__(self, channels: int, outputs: int, width: int, groups: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
         self.norm = nn.GroupNorm(groups, width)
         self.blocks = nn.ModuleList()
         inputs = width
         for stage in range(4):
-            outputs = width * 2**stage
-            self.blocks.append(Block(inputs, outputs, 1 if stage == 0 else 2, groups))
-            self.blocks.append(Block(outputs, outputs, 1, groups))
-            inputs = outputs
-        self.head = nn.Linear(inputs, classes)
+            filters = width * 2**stage
+            self.blocks.append(Block(inputs, filters, 1 if stage == 0 else 2, groups))
+            self.blocks.append(Block(filters, filters, 1, groups))
+            inputs = filters
+        self.head = nn.Linear(inputs, outputs)
 
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
         """The pooled output of the last stage."""
@@ -85,7 +85,7 @@ class ResNet(Network):
         return pooled(torch.relu(x))
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """Maps that are added share their units: a stage has one residual group, and one inside each block."""
+        """Feature maps that are added share their units: one residual group per stage, one group inside each block."""
         units: dict[str, tuple[Axis, ...]] = {"stem.weight": ("stem", None, None, None)}
         units |= {"norm.weight": ("stem",), "norm.bias": ("stem",)}
         before = "stem"

@@ -1,1 +1,1 @@
-"""One registered factory per data source; its keyword parameters are the settings `data.…`."""
+"""One registered factory per data source; the keyword parameters of a factory are its settings `data.…`."""

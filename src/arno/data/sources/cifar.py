@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the published binary archives or from the hub's Parquet files, never from pickles."""
+"""CIFAR-10 and CIFAR-100 from the published binary archives or from Parquet files of the hub; pickles are not read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def cifar10(*, root: str | None = None) -> Dataset:
     """Small colour pictures in 10 classes (Krizhevsky, 2009).
 
     Args:
-        root: a folder that has `cifar-10-binary.tar.gz`, its unpacked `.bin` files, or the hub's `train-*.parquet`
-            and `test-*.parquet`; without it the archive is downloaded.
+        root: a folder with `cifar-10-binary.tar.gz`, its unpacked `.bin` files, or `train-*.parquet` and
+            `test-*.parquet` of the hub; without it the archive is downloaded.
     """
     inner, md5 = "cifar-10-batches-bin", "c32a1d4ab5d03f1284b67883e8d87530"
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
@@ -58,7 +58,7 @@ def cifar100(*, root: str | None = None) -> Dataset:
 def _read(
     name: str, root: str | None, archive: str, md5: str, inner: str, train: list[str], test: str, skip: int
 ) -> dict[str, Array]:
-    """Images and labels from whatever the folder has; `skip` label bytes (the last counts) precede each image."""
+    """Images and labels from the files in the folder; `skip` label bytes (the last one is used) precede each image."""
     folder = home(name, root)
     parquet = find_parquet(folder)
     if parquet["train"] and parquet["test"]:
@@ -86,7 +86,7 @@ def _arrays(place: Path, members: dict[str, bytes], train: list[str], test: str,
         content, length = members[file], skip + 3072
         if not content or len(content) % length:
             rule = f"{len(content)} bytes are not a whole number of records of {length}"
-            raise ArnoError(f"{file} in {place}", rule, "delete it and get it again")
+            raise ArnoError(f"{file} in {place}", rule, "delete it and download it again")
         return np.frombuffer(content, dtype=np.uint8).reshape(-1, length)
 
     out: dict[str, Array] = {}

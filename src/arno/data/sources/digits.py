@@ -1,4 +1,4 @@
-"""The optical digits that come with Arno."""
+"""The optical digits that are installed with Arno."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..dataset import Dataset, source
 
 @source("digits", shape="1x8x8", samples="1437 + 360")
 def digits() -> Dataset:
-    """1,797 handwritten digits of 8 × 8 pixels with values 0 to 16; needs no network.
+    """1,797 handwritten digits of 8 × 8 pixels with values 0 to 16; no download.
 
     E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998
-    (CC BY 4.0): the test part, as in scikit-learn, here split once and for all into 1,437 + 360, stratified.
+    (CC BY 4.0): the test part, as in scikit-learn, with a fixed stratified split into 1,437 + 360.
     """
     arrays = read_npz(Path(__file__).parents[1] / "digits.npz")
     x, y, x_test, y_test = (torch.from_numpy(arrays[key]) for key in ("x", "y", "x_test", "y_test"))

@@ -1,4 +1,4 @@
-"""Any image classification data set of the Hugging Face hub, through the Parquet files the hub makes of it."""
+"""Image classification data sets of the Hugging Face hub, from the Parquet files that the hub offers."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ def hub(
     """Images and labels of a data set on the hub, such as `data=hub data.name=uoft-cs/cifar10`.
 
     Args:
-        name: its name there, owner/name.
-        subset: which of its configurations; needed where there are several.
+        name: its name on the hub, owner/name.
+        subset: which of its configurations; needed if there are several.
         image_column, label_column: found by name and type if not given.
-        size: bring images to `size` × `size` pixels; needed where they differ.
-        test: the share held out for testing where the hub has neither a test nor a validation split.
-        root: a folder that has `train-*.parquet` and, if there are any, `test-*.parquet`; without it they are
-            downloaded.
+        size: resize images to `size` × `size` pixels; needed if their sizes differ.
+        test: the share held out for testing if the hub has neither a test nor a validation split.
+        root: a folder with `train-*.parquet` and, if there are any, `test-*.parquet`; without it they are downloaded.
     """
     if root is not None:
         files = find_parquet(home("hub", root))
         if not files["train"]:
             raise ArnoError(f"data.root = {root}", "there is no train-*.parquet", "leave data.root out to download")
     elif name is None:
-        raise ArnoError("data=hub", "which data set is it?", "add data.name=owner/name")
+        raise ArnoError("data=hub", "the data set is not named", "add data.name=owner/name")
     else:
         files = _download(name, subset)
     short = re.sub(r"[^\w.-]+", "-", name or "hub")
@@ -55,7 +54,7 @@ def hub(
 
 
 def _download(repo: str, subset: str | None) -> dict[str, list[Path]]:
-    """The hub's Parquet files of a data set, fetched unless they are here."""
+    """The Parquet files of a data set on the hub, downloaded unless they exist."""
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repo):
         raise ArnoError(f"data.name = {repo}", "a data set is named owner/name", "try data.name=uoft-cs/cifar10")
     folder = home("hub", None) / repo.replace("/", "--")
@@ -65,9 +64,10 @@ def _download(repo: str, subset: str | None) -> dict[str, list[Path]]:
         entries = [(e["config"], e["split"], e["url"], int(e["size"])) for e in about["parquet_files"]]
     except (ValueError, KeyError, TypeError) as error:
         listing.unlink()
-        raise ArnoError(f"the hub's listing of {repo}", f"it is not understood: {error!r}", "run again") from error
+        raise ArnoError(f"the hub's listing of {repo}", f"its format is unknown: {error!r}", "run again") from error
     if about.get("partial"):
-        raise ArnoError(f"data.name = {repo}", "the hub offers only a part of so large a data set as Parquet")
+        rule = "the hub offers only a part of this large data set as Parquet"
+        raise ArnoError(f"data.name = {repo}", rule, "use a smaller data set")
     subsets = sorted({entry[0] for entry in entries})
     chosen = subset if subset is not None else subsets[0] if len(subsets) == 1 else "default"
     if chosen not in subsets:
@@ -75,7 +75,8 @@ def _download(repo: str, subset: str | None) -> dict[str, list[Path]]:
         raise ArnoError(what, f"its subsets are {', '.join(subsets) or 'none'}", "name one with data.subset")
     splits = {entry[1] for entry in entries if entry[0] == chosen}
     if "train" not in splits:
-        raise ArnoError(f"data.name = {repo}", f"it has no split 'train', only {', '.join(sorted(splits))}")
+        rule = f"it has no split 'train', only {', '.join(sorted(splits))}"
+        raise ArnoError(f"data.name = {repo}", rule, "use another data set or subset")
     tested = next((split for split in TEST_SPLITS if split in splits), None)
     place = folder / re.sub(r"[^\w.-]+", "-", chosen).lstrip(".")
     files: dict[str, list[Path]] = {"train": [], "test": []}

@@ -37,7 +37,7 @@ def mnist(*, root: str | None = None) -> Dataset:
     """Handwritten digits (LeCun, Cortes and Burges, 1998).
 
     Args:
-        root: a folder that has the four IDX files, gzipped or not; without it they are downloaded.
+        root: a folder with the four IDX files, gzipped or not; without it they are downloaded.
     """
     return _load("mnist", root, MNIST, MNIST_MD5, tuple("0123456789"), 0.1307, 0.3081)
 
@@ -47,7 +47,7 @@ def fashion_mnist(*, root: str | None = None) -> Dataset:
     """Pictures of garments (Xiao, Rasul and Vollgraf, 2017, arXiv:1708.07747).
 
     Args:
-        root: a folder that has the four IDX files, gzipped or not; without it they are downloaded.
+        root: a folder with the four IDX files, gzipped or not; without it they are downloaded.
     """
     return _load("fashion_mnist", root, FASHION, FASHION_MD5, GARMENTS, 0.2860, 0.3530)
 
@@ -81,9 +81,9 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     rank = content[3] if len(content) > 3 else 0
     start = 4 + 4 * rank
     if content[:3] != b"\0\0\x08" or not rank or len(content) < start:
-        raise ArnoError(str(path), "it is not an IDX file of unsigned bytes", "delete it and get it again")
+        raise ArnoError(str(path), "it is not an IDX file of unsigned bytes", "delete it and download it again")
     shape = np.frombuffer(content, dtype=">u4", count=rank, offset=4).tolist()
     if len(content) - start != math.prod(shape):
-        rule = f"its header promises {math.prod(shape)} bytes and {len(content) - start} follow"
-        raise ArnoError(str(path), rule, "delete it and get it again")
+        rule = f"its header announces {math.prod(shape)} bytes and {len(content) - start} follow"
+        raise ArnoError(str(path), rule, "delete it and download it again")
     return np.frombuffer(bytearray(content), dtype=np.uint8, offset=start).reshape(shape)

@@ -1,4 +1,4 @@
-"""Your own data: arrays in an .npz file, or images in one folder per class."""
+"""A user's data: arrays in an .npz file, or images in one folder per class."""
 
 from __future__ import annotations
 
@@ -22,31 +22,38 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
     """Arrays x, y and, if there are any, x_test, y_test and classes (names) of a NumPy .npz file.
 
     x may be features `[n, f]`, grey images `[n, H, W]`, or images `[n, C, H, W]` or `[n, H, W, C]`; images as uint8
-    count 0 to 255, other numbers are taken as they are. y holds class numbers from 0, or names.
+    have values 0 to 255, other numbers are used as they are. Integers in y are class numbers from 0, strings are class
+    names; floating-point values are numbers `[n]` or `[n, outputs]`, for a regression. With the array `classes`, whole
+    floating-point values are class numbers too.
 
     Args:
         path: the file.
-        test: the share held out for testing where the file has no test data.
+        test: the share held out for testing if the file has no test data.
     """
     if path is None:
-        raise ArnoError("data=npz", "which file is it?", "add data.path=my.npz")
+        raise ArnoError("data=npz", "the file is not named", "add data.path=my.npz")
     arrays = _load(path)
     wanted = ["x", "y"] + ["x_test", "y_test"] * ("x_test" in arrays or "y_test" in arrays)
     if missing := [key for key in wanted if key not in arrays]:
         found = ", ".join(sorted(arrays)) or "nothing"
-        raise ArnoError(f"data.path = {path}", f"it lacks {', '.join(missing)}; it has {found}")
-    tests = [key for key in wanted if key == "y_test"]
-    made = {key: _samples(path, key, arrays[key]) for key in wanted if key[0] == "x"}
-    made |= {key: _labels(path, key, arrays[key]) for key in wanted if key[0] == "y"}
+        raise ArnoError(f"data.path = {path}", f"it lacks {', '.join(missing)}; it has {found}", "add the arrays to it")
     names = arrays.get("classes")
-    if made["y"].dtype.kind == "U":
-        names = np.unique(made["y"]) if names is None else names
+    made = {key: _samples(path, key, arrays[key]) for key in wanted if key[0] == "x"}
+    targets = {key: _targets(path, key, arrays[key], names is not None) for key in wanted if key[0] == "y"}
+    kinds = {key: y.dtype.kind for key, y in targets.items()}
+    if len({*kinds.values()}) > 1:
+        said = ", ".join(f"{key} {arrays[key].dtype}" for key in targets)
+        raise ArnoError(f"data.path = {path}: {said}", "all targets are of one kind", "convert y_test to the type of y")
+    if "f" in kinds.values():
+        return from_arrays(Path(path).stem, made | targets, test=test)
+    if "U" in kinds.values():
+        names = np.unique(targets["y"]) if names is None else names
         order = {str(name): i for i, name in enumerate(names)}
-        for key in ["y", *tests]:
-            made[key] = np.array([order.get(str(name), -1) for name in made[key]], dtype=np.int64)
+        for key, y in targets.items():
+            targets[key] = np.array([order.get(str(name), -1) for name in y], dtype=np.int64)
     if names is None:
-        names = np.arange(1 + max(int(made[key].max(initial=0)) for key in ["y", *tests]))
-    return from_arrays(Path(path).stem, made | {"classes": names}, test=test)
+        names = np.arange(1 + max(int(y.max(initial=0)) for y in targets.values()))
+    return from_arrays(Path(path).stem, made | targets | {"classes": names}, test=test)
 
 
 def _load(path: str) -> dict[str, Array]:
@@ -61,27 +68,33 @@ def _samples(path: str, key: str, x: Array) -> Array:
     """Features as float32 `[n, f]`, images as `[n, C, H, W]`, uint8 or float32."""
     if x.dtype.kind not in "uifb" or not 2 <= x.ndim <= 4:
         rule = f"numbers of shape [n, f], [n, H, W] or [n, C, H, W] are needed, not {x.dtype} {list(x.shape)}"
-        raise ArnoError(f"{key} in {path}", rule)
+        raise ArnoError(f"{key} in {path}", rule, "reshape the array")
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
         x = x.transpose(0, 3, 1, 2)
     if x.dtype == np.uint8 and x.ndim == 4:
         return x
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and check() says so
+    with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite and is refused later
         return x.astype(np.float32)
 
 
-def _labels(path: str, key: str, y: Array) -> Array:
-    """Whole numbers as int64, names as strings, one per sample."""
+def _targets(path: str, key: str, y: Array, classes: bool) -> Array:
+    """Class numbers as int64, class names as strings, numbers as float32; `classes`: whether class names are given."""
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim == 1 and y.dtype.kind == "U":
         return y
     if y.ndim == 1 and y.dtype.kind in "uib":
         return y.astype(np.int64)
-    if y.ndim == 1 and y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.round(y)).all():
-        return y.astype(np.int64)
-    raise ArnoError(f"{key} in {path}", f"one whole number or name per sample is needed, not {y.dtype} {list(y.shape)}")
+    if y.ndim in (1, 2) and y.dtype.kind == "f":
+        if not classes:
+            with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite and is refused later
+                return y.astype(np.float32)
+        if y.ndim == 1 and np.isfinite(y).all() and (y == np.round(y)).all():
+            return y.astype(np.int64)
+        raise ArnoError(f"{key} in {path}", "with class names every label is a whole number", "leave classes out")
+    rule = f"an integer, a string or a floating-point number per sample is needed, not {y.dtype} {list(y.shape)}"
+    raise ArnoError(f"{key} in {path}", rule, "use integers for labels, floating-point values for a regression")
 
 
 @source("folder")
@@ -90,11 +103,11 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
 
     Args:
         root: the folder.
-        size: bring images to `size` × `size` pixels; needed where they differ.
-        test: the share held out for testing where there is no folder `test`.
+        size: resize images to `size` × `size` pixels; needed if their sizes differ.
+        test: the share held out for testing if there is no folder `test`.
     """
     if root is None:
-        raise ArnoError("data=folder", "which folder is it?", "add data.root=my/pictures")
+        raise ArnoError("data=folder", "the folder is not named", "add data.root=my/pictures")
     place = home("folder", root)
     split = (place / "train").is_dir()
     train = _find(place / "train" if split else place)
@@ -102,7 +115,7 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
     if not train:
         raise ArnoError(f"data.root = {root}", "no folder in it has images", "put them into root/<class>/")
     if extra := sorted(set(tested) - set(train)):
-        raise ArnoError(f"{place / 'test'}: {extra[0]}", "no such class is in the training data")
+        raise ArnoError(f"{place / 'test'}: {extra[0]}", "the training data have no such class", "rename or remove it")
     names = sorted(train)
 
     def build() -> dict[str, Array]:
@@ -119,7 +132,7 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
 
 
 def _find(place: Path) -> dict[str, list[Path]]:
-    """The image files of every class that has any."""
+    """The image files of each class; folders without images are left out."""
     found = {
         sub.name: sorted(file for file in sub.iterdir() if file.suffix.lower() in IMAGES)
         for sub in place.iterdir()

@@ -1,4 +1,4 @@
-"""Tiny ImageNet from its zip archive, or from the folder it unpacks to."""
+"""Tiny ImageNet from its zip archive or from the unpacked folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tinyimagenet(*, root: str | None = None) -> Dataset:
     """200 classes of ImageNet at 64 × 64 pixels (Le and Yang, 2015); the published validation part is the test data.
 
     Args:
-        root: a folder that has `tiny-imagenet-200.zip` or the unpacked `tiny-imagenet-200`; without it the archive is
+        root: a folder with `tiny-imagenet-200.zip` or the unpacked `tiny-imagenet-200`; without it the archive is
             downloaded.
     """
     folder = home("tinyimagenet", root)
@@ -35,7 +35,7 @@ def tinyimagenet(*, root: str | None = None) -> Dataset:
 
 
 def _read(path: Path) -> dict[str, Array]:
-    """Images and labels of a zip archive or of a folder."""
+    """Images and labels from the zip archive or from the folder."""
     with ExitStack() as stack:
         read: Callable[[str], bytes]
         if path.is_dir():
@@ -58,10 +58,12 @@ def _collect(path: Path, names: list[str], read: Callable[[str], bytes]) -> dict
     number = {wnid: i for i, wnid in enumerate(ids)}
     rows = [line.split("\t")[:2] for line in read(listing).decode().splitlines() if line.strip()]
     if bad := [row for row in rows if len(row) < 2 or row[1] not in number]:
-        raise ArnoError(f"{listing} in {path}", f"a line names no class of the training data: {bad[0]}")
+        rule = f"a line names no class of the training data: {bad[0]}"
+        raise ArnoError(f"{listing} in {path}", rule, "is this the published archive?")
     test = [f"{INNER}/val/images/{image}" for image, _ in rows]
     if missing := set(test) - set(names):
-        raise ArnoError(str(path), f"{len(missing)} listed validation images are missing, such as {min(missing)}")
+        rule = f"{len(missing)} listed validation images are missing, such as {min(missing)}"
+        raise ArnoError(str(path), rule, "is this the published archive?")
     lines = read(words).decode().splitlines() if words in names else []
     said = dict(line.split("\t", 1) for line in lines if "\t" in line)
 

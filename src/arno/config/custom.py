@@ -1,0 +1,110 @@
+"""Checks of what factories return: a mistake in a user's own factory is one line before the first round."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ArnoError
+from ..problems.supervised import Supervised
+from ..tasks.task import Task
+from .settings import registry
+
+T = TypeVar("T")
+
+#: The positional arguments of the factories of each group.
+ARGUMENTS = {
+    "method": (),
+    "problem": ("config",),
+    "data": (),
+    "task": ("targets", "classes"),
+    "partition": ("strata", "clients", "seed"),
+    "model": ("shape", "outputs"),
+    "select": ("participation",),
+    "engine": ("problem",),
+}
+
+
+def make(group: str, settings: Mapping[str, Any], kind: type[T], *arguments: object) -> T:
+    """Call the factory that `settings` name; refuse a result that is not of the type `kind`."""
+    refuse_signature(group, settings)
+    made = registry(group).build(settings, *arguments)
+    if not isinstance(made, kind):
+        home = f"{kind.__module__}.{kind.__qualname__}"
+        raise ArnoError(
+            f"{named(group, settings)} returned {shown(made)}", f"it must return a {home}", f"return a {kind.__name__}"
+        )
+    return made
+
+
+def refuse_signature(group: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a custom factory that does not take the arguments of its group."""
+    if settings["kind"] != "custom":
+        return
+    given = {key: value for key, value in settings.items() if key not in ("kind", "target")}
+    factory, arguments = registry(group).get("custom", settings["target"]), ARGUMENTS[group]
+    try:
+        inspect.signature(factory).bind(*arguments, **given)
+    except TypeError as error:
+        raise ArnoError(
+            named(group, settings),
+            f"it is called with ({', '.join(arguments)}) and its settings as keywords ({error})",
+            f"write def factory({', '.join([*arguments, '*'])}, my_setting=1)",
+        ) from error
+
+
+def refuse_undeclared(task: Task, settings: Mapping[str, Any]) -> None:
+    """Refuse a task that lacks what every task declares."""
+    lacks = [name for name in ("name", "outputs", "metrics") if name not in dir(task)]
+    if lacks or not task.metrics:
+        raise ArnoError(
+            f"{named('task', settings)} returned {shown(task)} without {', '.join(lacks) or 'metrics'}",
+            "a task declares name, outputs and metrics",
+            'set them in the class: metrics = (Metric("mae", "MAE", "less"),)',
+        )
+
+
+def try_out(problem: Supervised) -> None:
+    """Compute and score the outputs of a few samples; refuse a network or a task whose results do not fit."""
+    task, x, y = problem.task, problem.x[:4], problem.y[:4]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        outputs = deepcopy(problem.module).eval()(problem.inputs(x))
+    fits = isinstance(outputs, Tensor) and outputs.dim() > 1
+    if not fits or (len(outputs), outputs.shape[-1]) != (len(x), task.outputs):
+        network = type(problem.module).__name__
+        rule = f"the task {task.name} needs outputs of shape [{len(x)}, {task.outputs}]"
+        raise ArnoError(f"{network} returned {shown(outputs)} for {len(x)} samples", rule, "correct its last layer")
+    for reduction, shape in (("mean", ()), ("sum", ()), ("none", (len(x),))):
+        loss = task.loss(outputs, y, reduction)  # type: ignore[arg-type]
+        if tuple(loss.shape) != shape:
+            what = f'loss(…, reduction="{reduction}") of the task {task.name} returned {shown(loss)}'
+            raise ArnoError(what, f"for {len(x)} samples it must have shape {list(shape)}", "correct the reduction")
+    tally = task.tally(outputs, y)
+    if tally.dtype != torch.float64 or tally.dim() != 1:
+        what = f"tally of the task {task.name} returned {shown(tally)}"
+        raise ArnoError(what, "it must be a float64 vector", "use torch.stack([…]).double()")
+    scores, declared = set(task.scores(tally)), {metric.name for metric in task.metrics}
+    if scores != declared:
+        what = f"scores of the task {task.name} returned {', '.join(sorted(scores))}"
+        raise ArnoError(what, f"its metrics declare {', '.join(sorted(declared))}", "use the same names in both")
+
+
+def named(group: str, settings: Mapping[str, Any]) -> str:
+    """A factory as a user names it."""
+    return f"{group}.target = {settings['target']}" if settings["kind"] == "custom" else f"{group}={settings['kind']}"
+
+
+def shown(value: object) -> str:
+    """A value in a few words for an error.
+
+    >>> shown(torch.zeros(2, 3)), shown(3)
+    ('a tensor of shape [2, 3] (float32)', 'an object of type int')
+    """
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} ({value.dtype})".replace("torch.", "")
+    return f"an object of type {type(value).__name__}"
