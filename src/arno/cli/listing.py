@@ -86,15 +86,18 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
 
     config = plain(compose(overrides))
     dataset, train, held_out, partition = split(config)
-    labels = dataset.y[train]
+    strata, names = dataset.strata()[train], dataset.stratum_names()
+    kind = "classes" if dataset.n_classes else "deciles"
     console = Console()
     table = Table(f"{dataset.name}, {config['partition']['kind']}", "", show_header=True)
     table.add_row("data", f"{len(train)} to train, {len(held_out)} to validate, {len(dataset.y_test)} to test")
-    for name, value in summary(partition, labels, dataset.classes).items():
+    if not dataset.n_classes:
+        table.add_row("deciles of the target", ", ".join(names))
+    for name, value in summary(partition, strata, names, kind).items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
     try:
-        draw_partition(partition, labels, dataset.classes, path)
+        draw_partition(partition, strata, names, path, label="" if dataset.n_classes else "target (deciles)")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ArnoError(f"--out {path}", f"it cannot be written ({reason})", "try --out partition.png") from error
