@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -141,10 +142,10 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
     A part with several roles acts at the place of its first one. Refused are two parts of one kind, two parts in a role
     that has room for one, and parts whose order would matter and does not follow from their roles.
     """
-    for i, part in enumerate(parts):
-        for other in parts[:i]:
-            _refuse_conflict(other, part)
-    return sorted(parts, key=lambda part: (_place(part), type(part).__module__, type(part).__qualname__))
+    ordered = sorted(parts, key=lambda part: (_place(part), type(part).__module__, type(part).__qualname__))
+    for one, other in combinations(ordered, 2):
+        _refuse_conflict(one, other)
+    return ordered
 
 
 def _place(part: Part) -> int:

@@ -1,89 +1,31 @@
-"""The laws of the methods: what must hold whatever the code looks like. Each `law_…` raises when its law is broken.
+"""The laws of the methods: what must hold however the code is written. Each `law_…` raises when its law is broken.
 
-They run as tests (`test_laws.py`) and as the judge of broken copies of the code (`mutate.py`).
+They run as tests (`test_laws.py`) and judge broken copies of the code (`broken.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from small import HALF, federate, make, network, quadratic, same
 from torch import Tensor
 from torch.nn import functional as F
 
 from arno.conform import PACKAGED, implemented, read, replay
 from arno.core import federation as rounds
-from arno.core.federation import Federation, Local
+from arno.core.federation import Federation
 from arno.core.part import Part
 from arno.core.work import SGD
-from arno.data.dataset import Transform
-from arno.data.partition import Partition
-from arno.methods import methods
 from arno.methods.cluster_fedvarp import ClusterVarp
 from arno.methods.fedprox import Proximal
 from arno.methods.moon import Contrast
 from arno.methods.scaffold import Scaffold
 from arno.methods.server_lr import ServerSchedule
 from arno.methods.window import Window
-from arno.models.linear import MLP
-from arno.problems.classification import Classification
 from arno.problems.quadratic import Quadratic
 from arno.selection import Fixed, Uniform
-
-torch.set_num_threads(1)
-HALF = [[0, 2, 5, 7], [1, 2, 3, 6], [0, 4, 5, 6], [1, 3, 4, 7]]
-
-
-def quadratic(n: int = 8, d: int = 6) -> Quadratic:
-    """Heterogeneous curvatures and optima: local steps drift apart."""
-    g = torch.Generator().manual_seed(3)
-    q = torch.randn(n, d, d, generator=g, dtype=torch.float64)
-    h = q @ q.mT / d + 0.3 * torch.eye(d, dtype=torch.float64)
-    return Quadratic(h, torch.randn(n, d, generator=g, dtype=torch.float64))
-
-
-def network(n: int = 8, hidden: Sequence[int] = (7,), start_scale: float = 1.0) -> Classification:
-    """A small network on clients of unequal size, without normalisation."""
-    g = torch.Generator().manual_seed(5)
-    sizes = torch.tensor([0, *(4 + 2 * k for k in range(n))])
-    x = torch.randn(int(sizes.sum()), 5, generator=g, dtype=torch.float64)
-    y = torch.randint(0, 3, (len(x),), generator=g)
-    return Classification(
-        x * start_scale,
-        y,
-        Partition(torch.arange(len(x)), sizes.cumsum(0)),
-        lambda: MLP(5, hidden, 3, "tanh"),
-        transform=Transform((0.0,), (1.0,), 1.0),
-        dtype=torch.float64,
-    )
-
-
-def federate(problem: Any, parts: Sequence[Part], times: int, **settings: Any) -> Federation:
-    """Some rounds of a method."""
-    local = Local(
-        epochs=settings.pop("epochs", 5),
-        batch_size=settings.pop("batch_size", 4),
-        lr=settings.pop("lr", 0.05),
-        lr_decay=settings.pop("lr_decay", 1.0),
-        sgd=settings.pop("sgd", SGD()),
-    )
-    fed = Federation(problem, parts, local=local, weighting=settings.pop("weighting", "uniform"), **settings)
-    for _ in range(times):
-        fed.round()
-    return fed
-
-
-def make(name: str, **settings: Any) -> list[Part]:
-    """A method by its name."""
-    parts: list[Part] = methods.get(name)(**settings)
-    return parts
-
-
-def same(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
-    """Equal to rounding."""
-    error = float((a - b).abs().max())
-    assert error <= tolerance, f"differ by {error:.2e}"
 
 
 def gap(fed: Federation) -> float:
@@ -436,6 +378,3 @@ def law_conformance_cases_hold() -> None:
         if implemented(path) and read(path, "serial").spec["kind"] == "federated":
             outcome = replay(path)
             assert outcome.ok, f"{outcome.name}: {outcome.error:.2e}"
-
-
-LAWS = {name: law for name, law in list(globals().items()) if name.startswith("law_")}
