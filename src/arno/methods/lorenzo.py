@@ -160,7 +160,8 @@ class Lorenzo(Part):
             work, j = everyone[i]
             work = replace(work.rows(torch.tensor([j])), start=newest.value()[None])
             shares, before = newest.shares(), self.S[i].clone()
-            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(everyone)}, score {before:.4f}")
+            known = f"score {self._score.value(float(before)):.4f}"
+            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(everyone)}, {known}")
             [(work, answer)] = engine.train([work])
             out = rows(answer)
             C = models(work, out)
@@ -187,7 +188,8 @@ class Lorenzo(Part):
         """The score of W_g, the best score, and how many rounds have passed since."""
         name = self._score.name
         scores = {f"balanced_{name}": self.s_g, f"best_{name}": self.best_score}
-        return scores | {"patience": self.waited, "evaluations": self._evaluations}
+        values = {key: self._score.value(score) for key, score in scores.items()}
+        return values | {"patience": self.waited, "evaluations": self._evaluations}
 
     def stop(self) -> str:
         """Early stopping."""
@@ -200,7 +202,8 @@ class Lorenzo(Part):
     def final(self, w: Vec) -> dict[str, float]:
         """W_best, the last W_g and every H[k] on the test data."""
         names = ["Best Model", "Global Model", *(f"Client {k}" for k in self._clients.tolist())]
-        return dict(zip(names, self._evaluate([self.best, w, *self.H], "test"), strict=True))
+        values = [self._score.value(score) for score in self._evaluate([self.best, w, *self.H], "test")]
+        return dict(zip(names, values, strict=True))
 
     def scores(self, models: Mat) -> Tensor:
         """Evaluate: one score per model on the balanced validation set, counted."""
@@ -265,12 +268,19 @@ class Score:
         self.ideal = 0.0 if self.plain else self.metric.high if self.metric.better == "more" else self.metric.low
         if not abs(self.ideal) < inf:
             raise ArnoError(f"method.metric = {self.name}", "it has no best value to measure from", "choose another")
-        self.label = self.metric.label if self.plain else f"−{self.metric.label}"
+        self.signed = self.plain or self.name == "neg_loss"
+        self.label = f"−{self.metric.label}" if self.name == "neg_loss" else self.metric.label
 
     def of(self, scores: dict[str, float]) -> float:
         """The score among the scores of a model."""
         value = scores[self.metric.name]
         return value if self.plain else -abs(value - self.ideal)
+
+    def value(self, score: float) -> float:
+        """The value of the metric that belongs to a score; of `neg_loss`, the score itself."""
+        if self.signed:
+            return score
+        return self.ideal - score if self.metric.better == "less" else self.ideal + score
 
     def weight(self, score: float) -> float:
         """What a score counts in a mean."""
@@ -279,12 +289,12 @@ class Score:
 
 @messages.register
 def _(part: Lorenzo) -> list[str]:
-    name, t = part._score.label, part._fed.t
+    name, t, value = part._score.label, part._fed.t, part._score.value(part.s_g)
     counted = f"({part._evaluations} evaluations)"
     if t == 0:
-        lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={part.s_g:.4f} {counted}"]
+        lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={value:.4f} {counted}"]
     else:
-        lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={part.s_g:.4f} {counted}"]
+        lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={value:.4f} {counted}"]
         if part.waited:
             limit = f" Patience: {part.waited} / {part.patience}" if part.patience is not None else ""
             lines.append("No improvement." + limit)
@@ -294,7 +304,8 @@ def _(part: Lorenzo) -> list[str]:
     if part.stop() or t == part._fed.rounds:
         lines += [
             "--- Final Test Results ---",
-            f"Evaluating best model ({name}: {part.best_score:.4f}, round {part.best_round}) on Test Set...",
+            f"Evaluating best model ({name}: {part._score.value(part.best_score):.4f}, round {part.best_round}) "
+            "on Test Set...",
         ]
     return lines
 
@@ -304,10 +315,10 @@ def _(part: Lorenzo, run: Records) -> list[Panel]:
     score = part._score
     text = f"{score.label} of the global model on balanced validation data, by which the best model is kept."
     names = {f"balanced_{score.name}": "global model", f"best_{score.name}": "best so far"}
-    if score.plain:
+    if score.name == score.metric.name:
         names[f"test_{score.name}"] = "global model on test data"
     curve = Chart("Score", text, curves_of(run.rows, names), "round (0: bootstrap)", score.label)
-    return [*rank_chart(run.clients, score.label), curve]
+    return [*rank_chart(run.clients, score.label if score.plain else f"−{score.metric.label}"), curve]
 
 
 #: More clients or rounds than this: a picture shows every second, third … one.
