@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from arno.core import federation
-from arno.core.federation import Federation, Local, added_up
+from arno.core import average
+from arno.core.average import added_up
+from arno.core.federation import Federation, Local
 from arno.core.layout import Layout, bind, flatten
 from arno.core.part import Part
 from arno.core.table import ClientTable, refuse_if_too_large
@@ -18,7 +19,8 @@ from arno.errors import ArnoError
 from arno.methods.window import Window
 from arno.models import models
 from arno.models.network import narrow
-from arno.problems.classification import Classification, weighted_f1
+from arno.problems.supervised import Supervised
+from arno.tasks.classification import Classification, weighted_f1
 
 SHAPES = {
     "softmax": (1, 8, 8),
@@ -89,8 +91,12 @@ def test_a_sub_network_is_valid_and_is_the_network_where_the_rest_is_zero(name, 
 @pytest.mark.parametrize("rule", ["rolling", "random", "static"])
 def test_every_network_trains_in_windows(name, rule):
     x = torch.randint(0, 255, (12, *SHAPES[name]), dtype=torch.uint8)
-    problem = Classification(
-        x, torch.arange(12) % 10, Partition(torch.arange(12), torch.tensor([0, 6, 12])), lambda: build(name), classes=10
+    problem = Supervised(
+        x,
+        torch.arange(12) % 10,
+        Partition(torch.arange(12), torch.tensor([0, 6, 12])),
+        lambda: build(name),
+        task=Classification(10),
     )
     fed = Federation(problem, [Window([0.3, 0.5], rule)], local=Local(lr=0.01, batch_size=6))
     before = fed.w.clone()
@@ -111,7 +117,7 @@ def test_windows_need_to_know_the_units():
         def forward(self, x):
             return self.body(x)
 
-    problem = Classification(
+    problem = Supervised(
         torch.randn(4, 4), torch.tensor([0, 1, 0, 1]), Partition(torch.arange(4), torch.tensor([0, 4])), Plain
     )
     with pytest.raises(ArnoError, match="does not say what its units are"):
@@ -129,7 +135,7 @@ def test_buffers_are_averaged_plainly_and_untouched_by_the_server():
             return self.head(self.norm(x))
 
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)) + torch.arange(12)[:, None]
-    problem = Classification(
+    problem = Supervised(
         x, torch.arange(12) % 2, Partition(torch.arange(12), torch.tensor([0, 6, 12])), Normed, dtype=torch.float64
     )
     assert problem.layout.size - problem.layout.d == 6
@@ -146,7 +152,7 @@ def test_buffers_are_averaged_plainly_and_untouched_by_the_server():
 
 @pytest.mark.parametrize("cached", [2**20, 12, 1], ids=["at once", "three columns", "one column"])
 def test_a_client_alone_has_no_cosine_and_weights_count(cached, monkeypatch):
-    monkeypatch.setattr(federation, "CACHED", cached)
+    monkeypatch.setattr(average, "CACHED", cached)
     alone, p = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)), torch.tensor([0.3])
     assert isnan(*added_up(p, alone, 1000)[1]["delta_cosine"])
     rows, p = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)), torch.tensor([0.1, 0.2, 0.3, 0.4])
@@ -256,7 +262,7 @@ def test_channels_last_is_taken_where_it_is_safe():
 
     def problem(name, **settings):
         x = torch.zeros(4, *SHAPES[name], dtype=torch.uint8)
-        return Classification(x, torch.arange(4), part, lambda: build(name), classes=10, **settings)
+        return Supervised(x, torch.arange(4), part, lambda: build(name), task=Classification(10), **settings)
 
     assert problem("lenet5").channels_last
     assert not problem("lenet5", channels_last=False).channels_last

@@ -19,7 +19,7 @@ from arno.data.partition import Partition
 from arno.errors import ArnoError
 from arno.methods.fedrcl import fedrcl, misalignment, relaxed_contrastive, supervised_contrastive
 from arno.models.linear import MLP
-from arno.problems.classification import Classification
+from arno.problems.supervised import Supervised
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -132,11 +132,11 @@ def test_plain_supervised_contrastive_is_its_definition() -> None:
     assert float(supervised_contrastive([3 * x], torch.tensor(y), tau)) == pytest.approx(total / 6)
 
 
-def problem(hidden: tuple[int, ...] = (6, 5)) -> Classification:
+def problem(hidden: tuple[int, ...] = (6, 5)) -> Supervised:
     random = torch.Generator().manual_seed(0)
     y = torch.arange(24) % 3
     x = torch.randn(24, 4, generator=random, dtype=torch.float64) + 3 * torch.eye(4, dtype=torch.float64)[y]
-    return Classification(
+    return Supervised(
         x,
         y,
         Partition(torch.arange(24), torch.tensor([0, 12, 24])),
@@ -146,7 +146,7 @@ def problem(hidden: tuple[int, ...] = (6, 5)) -> Classification:
     )
 
 
-def gradient(method: dict[str, object], w: Tensor | None = None) -> tuple[Classification, Tensor, Tensor]:
+def gradient(method: dict[str, object], w: Tensor | None = None) -> tuple[Supervised, Tensor, Tensor]:
     """The first step of one client on one full batch: −Δ/lr."""
     task = problem()
     start = task.init(3) if w is None else w

@@ -27,10 +27,13 @@ from arno.methods.lorenzo import Lorenzo, Mean, lorenzo
 from arno.methods.scaffold import Scaffold
 from arno.methods.window import Window
 from arno.models.linear import MLP
-from arno.problems.classification import Classification, weighted_f1
+from arno.panels import messages
 from arno.problems.quadratic import Quadratic
+from arno.problems.supervised import Supervised
 from arno.runs import run as running
 from arno.runs.progress import Lines
+from arno.tasks.classification import Classification, weighted_f1
+from arno.tasks.regression import Regression
 
 torch.set_num_threads(1)
 
@@ -46,17 +49,23 @@ def small(*overrides: str, **settings: Any) -> running.RunResult:
     )
 
 
-class Scored(Classification):
+class Scored(Supervised):
     """Gives the scores that a test asks for, whatever the model."""
 
     script: Sequence[float] = ()
     asked = 0
 
-    def evaluate(self, w: Tensor, split: str) -> dict[str, float]:
+    def total(self, w: Tensor, split: str) -> Tensor:
         if split != "balanced":
-            return super().evaluate(w, split)
+            return super().total(w, split)
         self.asked += 1
         score = self.script[min(self.asked, len(self.script)) - 1] if self.script else float(w.sum())
+        return torch.tensor([score], dtype=torch.float64)
+
+    def scores(self, tally: Tensor) -> dict[str, float]:
+        if len(tally) > 1:
+            return super().scores(tally)
+        score = float(tally)
         return {"f1": score, "accuracy": score, "loss": 1 - score}
 
 
@@ -76,7 +85,7 @@ def problem(
         build or (lambda: MLP(4, (5,), 3, "tanh")),
         transform=Transform((0.0,), (1.0,), 1.0),
         splits={"val": draw(12), "test": draw(12)} if val else {"test": draw(12)},
-        classes=3,
+        task=Classification(3),
         dtype=torch.float64,
     )
     data.script = script
@@ -176,9 +185,9 @@ def test_early_stopping() -> None:
     script = [score for f in globals_ for score in (0.4, 0.4, 0.4, f)]
     part = Lorenzo(patience=2)
     fed, said = federation(problem(script=script), part, rounds=10), []
-    while not part.done():
+    while not fed.stopped():
         fed.round()
-        said.append(part.lines())
+        said.append(messages(part))
     assert (fed.t, part.best_round, part.best_score, part.waited) == (3, 1, 0.6, 2)
     assert said[0] == ["--- Bootstrap Round 0 ---", "Global Model 0.5: F1=0.5000 (4 evaluations)"]
     assert said[1][1:] == ["End of Iteration 1: Global F1=0.6000 (4 evaluations)", "New best F1. Patience reset."]
@@ -196,7 +205,7 @@ def test_without_patience_it_never_stops() -> None:
     fed = federation(problem(script=[0.5]), part)
     for _ in range(15):
         fed.round()
-        assert not part.done()
+        assert not part.stop()
 
 
 def test_every_model_is_scored_once() -> None:
@@ -214,7 +223,7 @@ def test_small_clients_are_left_out_and_one_is_enough() -> None:
         assert fed.round().clients["client"] == [1]
     assert part.H.shape[0] == 1
     torch.testing.assert_close(fed.w, part.H[0])
-    assert list(part.close(fed)) == ["Best Model", "Global Model", "Client 1"]
+    assert list(part.final(fed.w)) == ["Best Model", "Global Model", "Client 1"]
 
 
 def test_no_client_left_is_an_error() -> None:
@@ -281,8 +290,8 @@ def test_a_heavy_proximal_term_holds_clients_at_their_start() -> None:
     assert moved[1] < moved[0]
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "neg_loss"])
-def test_metrics(metric: Any) -> None:
+@pytest.mark.parametrize("metric", ["accuracy", "loss", "neg_loss"])
+def test_metrics(metric: str) -> None:
     part = Lorenzo(metric=metric)
     fed = federation(problem(script=[0.2, 0.6, 0.4, 0.5]), part)
     fed.round()
@@ -290,6 +299,38 @@ def test_metrics(metric: Any) -> None:
     weights = scores if metric == "accuracy" else 1 / (2 - scores)  # the loss is 1 − score, its weight 1/(1 + loss)
     torch.testing.assert_close(fed.w, weights @ part.H / weights.sum())
     assert fed.round().clients["client"] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("metric", [None, "mae", "r2"])
+def test_a_regression_is_scored_by_the_declared_metric(metric: str | None) -> None:
+    """The client with the smallest error, or the largest R², trains first and weighs most."""
+    g = torch.Generator().manual_seed(2)
+    x = torch.randn(36, 4, generator=g, dtype=torch.float64)
+    y = x.sum(1) + torch.arange(36) // 12  # the clients disagree
+    data = Supervised(
+        x[:24],
+        y[:24],
+        Partition(torch.arange(24), torch.tensor([0, 8, 16, 24])),
+        lambda: MLP(4, (5,), 1, "tanh"),
+        task=Regression(torch.zeros(1), torch.ones(1)),
+        transform=Transform((0.0,), (1.0,), 1.0),
+        splits={"val": (x[24:], y[24:])},
+        dtype=torch.float64,
+    )
+    part = Lorenzo(metric=metric)
+    fed = federation(data, part)
+    fed.round()
+    errors = [data.scores(data.total(w, "balanced"))[metric or "rmse"] for w in part.H]
+    distance = 1 - torch.tensor(errors) if metric == "r2" else torch.tensor(errors)
+    weights = 1 / (1 + distance.double())
+    torch.testing.assert_close(fed.w, weights @ part.H / weights.sum(), rtol=1e-6, atol=1e-8)
+    record = fed.round()
+    assert record.clients["client"] == distance.argsort().tolist()
+    assert len(set(distance.tolist())) == 3
+    best = data.scores(data.total(part.best, "balanced"))[metric or "rmse"]  # recorded as the metric's own value
+    assert record.numbers[f"best_{metric or 'rmse'}"] == pytest.approx(best, abs=1e-12)
+    with pytest.raises(ArnoError, match=r"unknown method.metric 'f1': known are loss, mae, r2, rmse"):
+        federation(data, Lorenzo(metric="f1"))
 
 
 def test_without_the_global_model() -> None:
@@ -367,16 +408,16 @@ def test_a_run_records_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
     assert list(manifest["report"]) == ["Best Model", "Global Model", *(f"Client {k}" for k in range(4))]
     best = history["balanced_f1"].max()
     assert history["balanced_f1"][manifest["best_round"]] == pytest.approx(best, abs=0.001)
-    test = result.problem.evaluate(result.best, "test")["f1"]
+    test = result.problem.scores(result.problem.total(result.best, "test"))["f1"]
     assert test == pytest.approx(manifest["report"]["Best Model"])
-    for name in ("lorenzo_score.png", "lorenzo_ranks.png"):
+    for name in ("score.png", "ranks.png"):
         assert (result.path / name).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("method", [{"kind": "lorenzo"}, {"kind": "compose", "parts": ["lorenzo", "scaffold"]}])
 def test_resuming_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]) -> None:
-    monkeypatch.setattr(Lorenzo, "draw", Part.draw)
-    monkeypatch.setattr("arno.pictures.figures.draw_curves", lambda runs, path: None)
+    for name in ("curves.draw_curves", "draw.write_panels"):
+        monkeypatch.setattr(f"arno.pictures.{name}", lambda *drawn: None)
     whole = small(rounds=3, out=str(tmp_path / "whole"), method=method)
     for name, rounds, previous in (("bootstrap", 1, True), ("middle", 2, False)):
         small(rounds=rounds, out=str(tmp_path / name), method=method)

@@ -16,7 +16,7 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
     (method,) = [block for block in blocks if "def factory" in block]
     (command,) = re.findall(r"arno run (method=custom.*damped\.py.*)", README)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("arno.pictures.figures.draw_curves", lambda runs, path: None)
+    monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
     Path("damped.py").write_text(method)
     small = ("clients=4", "rounds=1", "model=softmax")
     damped = arno.run(*command.split(), *small, out="a")
@@ -29,7 +29,7 @@ def test_the_first_run_in_the_readme_needs_no_network(tmp_path, monkeypatch):
     command = re.findall(r"^arno run (.*?)(?: +#.*)?$", README, re.M)[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARNO_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr("arno.pictures.figures.draw_curves", lambda runs, path: None)
+    monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
     monkeypatch.setattr("socket.socket.connect", None)
     assert arno.run(*command.split(), "clients=4", "model=softmax", rounds=1).config["data"]["kind"] == "digits"
 

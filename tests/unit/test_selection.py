@@ -29,7 +29,7 @@ def started(
     kind: str, m: int, rounds: int | None = ROUNDS, seed: int = 0, **settings: object
 ) -> tuple[Part, Federation]:
     q = problem()
-    part = selections.get(kind)(m / q.n, **settings)
+    part = selections.get(kind)(m / q.clients.n, **settings)
     return part, Federation(q, [part], local=Local(lr=0.01), rounds=rounds, seed=seed)
 
 
@@ -149,7 +149,7 @@ def test_adapowd_shrinks_to_the_cohort() -> None:
     assert d[0] == 5
     assert d == sorted(d, reverse=True)
     assert d[10:] == [2] * 10
-    with pytest.raises(ArnoError, match="without an end"):
+    with pytest.raises(ArnoError, match="without a number of rounds"):
         started("adapowd", 2, rounds=None)
 
 
@@ -220,7 +220,7 @@ def test_mini_batch_losses_look_at_the_clients_own_samples() -> None:
     assert torch.allclose(p.batch_losses(w, everybody, huge, 0, 0), p.losses(w, everybody), atol=1e-5)
     small = torch.full((10,), 4)
     draws = torch.stack([p.batch_losses(w, everybody, small, 0, t) for t in range(60)])
-    assert torch.equal(draws.std(0) > 1e-3, p.sizes > 4)  # a batch may be all that a client has
+    assert torch.equal(draws.std(0) > 1e-3, p.clients.sizes > 4)  # a batch may be all that a client has
     assert ((draws.mean(0) - p.losses(w, everybody)).abs() < 4 * draws.std(0) / 60**0.5 + 1e-5).all()
     one = p.batch_losses(w, torch.tensor([3, 7]), torch.tensor([4, 4]), 0, 5)
     other = p.batch_losses(w, torch.tensor([7, 3]), torch.tensor([4, 4]), 0, 5)

@@ -1,12 +1,18 @@
 """The written-out gradient of narrow convolutional networks is autograd's."""
 
+from copy import deepcopy
+
 import pytest
 import torch
-from torch.nn import functional as F
+from torch import nn
 
-from arno.core.layout import bind, flatten
-from arno.kernels.strips import FEW, ConvBackprop, suits
+from arno.core.layout import flatten
+from arno.kernels.chain import chain_of
+from arno.kernels.choose import for_scoring, for_training
+from arno.kernels.kernel import Autograd
+from arno.kernels.strips import FEW, suits
 from arno.models.convolutional import ConvNet, lenet5, simple5layercnn
+from arno.tasks.classification import Classification
 
 
 def last(x):
@@ -15,18 +21,18 @@ def last(x):
 
 def both(net, x, y):
     """The two gradients, and the two losses."""
-    w = flatten(net).double()
-    written, automatic = torch.full_like(w, torch.nan), torch.zeros_like(w)
-    net = net.double()
-    backprop = ConvBackprop(net, x.shape[1:], w, written)
-    bind(net, w, automatic)
+    net, task = net.double(), Classification(5)
+    strips, plain = for_training(deepcopy(net), x.shape[1:], task, channels_last=True), Autograd(deepcopy(net), task)
+    assert strips.name == "strips"
+    strips.g.fill_(torch.nan)
+    for kernel in (strips, plain):
+        kernel.w.copy_(flatten(net))
     found = []
     for n in (len(x), 1, len(x)):  # a smaller batch in between
-        automatic.zero_()
-        loss = F.cross_entropy(net(x[:n]), y[:n])
-        loss.backward()
-        found.append((backprop(x[:n], y[:n]), loss.detach(), written.clone(), automatic.clone()))
-        w.sub_(written, alpha=0.1)
+        losses = [kernel.gradient(x[:n], y[:n]) for kernel in (strips, plain)]
+        found.append((*losses, strips.g.clone(), plain.g.clone()))
+        for kernel in (strips, plain):
+            kernel.w.data.sub_(plain.g, alpha=0.1)
     return found
 
 
@@ -34,7 +40,6 @@ def both(net, x, y):
 def test_the_gradient_is_autograds(shape):
     torch.manual_seed(0)
     net, x, y = lenet5(shape, 5), last(torch.randn(7, *shape, dtype=torch.float64)), torch.randint(5, (7,))
-    assert suits(net, shape)
     for loss, expected, written, automatic in both(net, x, y):
         assert torch.allclose(loss, expected, rtol=1e-12)
         assert torch.allclose(written, automatic, rtol=1e-9, atol=1e-13)
@@ -43,8 +48,10 @@ def test_the_gradient_is_autograds(shape):
 def test_logits_are_the_networks_own():
     torch.manual_seed(0)
     net, x = lenet5((1, 28, 28), 5).double(), last(torch.randn(2 * FEW + 3, 1, 28, 28, dtype=torch.float64))
-    logits = ConvBackprop(net, (1, 28, 28), flatten(net)).logits(x)
-    assert torch.allclose(logits, net(x), rtol=1e-12, atol=1e-13)
+    scorer = for_scoring(net, (1, 28, 28), Classification(5), channels_last=True)
+    assert scorer.name == "strips"
+    scorer.w.copy_(flatten(net))
+    assert torch.allclose(scorer.outputs(x), net(x), rtol=1e-12, atol=1e-13)
 
 
 def test_of_equal_pixels_the_first_is_the_largest():
@@ -63,12 +70,22 @@ def test_other_networks_are_left_to_autograd():
     class Derived(ConvNet):
         pass
 
+    class Doubled(ConvNet):
+        def forward(self, x, levels=None):
+            return super().forward(2 * x, levels)
+
+    def fits(net, shape=(1, 28, 28)):
+        chain = chain_of(net)
+        return chain is not None and suits(net, chain, shape)
+
     def narrow(kind=ConvNet, filters=(6, 16), padding=0):
         return kind((1, 28, 28), 10, filters=filters, kernel=5, padding=padding, hidden=(), name="")
 
-    assert suits(narrow(), (1, 28, 28))
-    assert not suits(narrow(Derived), (1, 28, 28))
-    assert not suits(narrow(filters=(6, 33)), (1, 28, 28))
-    assert not suits(narrow(padding=1), (1, 28, 28))
-    assert not suits(narrow(), (1, 29, 28))  # a row is left over by pooling
-    assert not suits(simple5layercnn((3, 32, 32), 10), (3, 32, 32))
+    assert fits(narrow())
+    assert fits(narrow(Derived))  # what a network computes counts, not its class
+    assert not fits(narrow(Doubled))
+    assert not fits(narrow(filters=(6, 33)))
+    assert not fits(narrow(padding=1))
+    assert not fits(narrow(), (1, 29, 28))  # a row is left over by pooling
+    assert not fits(simple5layercnn((3, 32, 32), 10), (3, 32, 32))
+    assert not fits(nn.Sequential(nn.Conv2d(1, 4, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(576, 3)))

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arno.kernels.lean import Wide, lean
+from arno.kernels.chain import chain_of
+from arno.kernels.lean import Padded, Unpadded, Wide, lean
 from arno.models.convolutional import ConvNet
 
 
@@ -84,13 +85,21 @@ def test_what_does_not_suit_stays():
     assert [type(m) for m in lean(deepcopy(net), avx512=False)] == [type(m) for m in net]
 
 
-@pytest.mark.parametrize("filters", [(6, 16), (5, 3), (8, 8)], ids=str)
-def test_filters_of_zeros_change_nothing(filters):
+@pytest.mark.parametrize(("filters", "padded"), [((6, 16), True), ((5, 3), True), ((8, 8), False)], ids=str)
+def test_filters_of_zeros_change_nothing(filters, padded):
     torch.manual_seed(0)
-    net = ConvNet((1, 20, 20), 4, filters=filters, kernel=3, padding=1, hidden=(9,), name="x").double()
-    x, levels = torch.randn(7, 1, 20, 20, dtype=torch.float64), []
-    logits = net(x, levels)
+    net = ConvNet((1, 20, 20), 4, filters=filters, kernel=3, padding=0, hidden=(9,), name="x").double()
+    changed = lean(deepcopy(net), chain_of(net))
+    assert [type(conv) for conv in changed.convs] == ([Padded, Unpadded] if padded else [nn.Conv2d] * 2)
+    x, y, levels = torch.randn(7, 1, 20, 20, dtype=torch.float64), torch.arange(7) % 4, []
+    outputs = net(x, levels)
     assert [level.shape[1] for level in levels] == [*filters, 9]
-    for conv in net.convs:
-        x = F.max_pool2d(torch.relu(conv(x)), 2)
-    assert torch.allclose(net.head(torch.relu(net.hidden[0](x.flatten(1)))), logits, rtol=1e-12)
+    assert torch.allclose(changed(x), outputs, rtol=1e-12)
+    for out in (outputs, changed(x)):
+        F.cross_entropy(out, y).backward()
+    for p, q in zip(net.parameters(), changed.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, rtol=1e-10, atol=1e-14)
+    widths = []
+    changed.convs[0].register_forward_hook(lambda layer, given, out: widths.append(out.shape[1]))
+    changed(x)
+    assert widths == [8]
