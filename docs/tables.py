@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from arno.cli.listing import parts_of, settings_of
 from arno.config.settings import GROUPS, describe, registry, written
 from arno.core.part import ROLES
-from arno.cli.listing import parts_of, settings_of
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -135,7 +135,7 @@ def test_legend_hover_numbers_and_the_keyboard(chromium, report):
 
     visit.page.locator("input[value=test_f1]").focus()
     visit.page.keyboard.press("ArrowRight")
-    assert visit.label("y") == "test loss"
+    assert visit.label("y") == "test accuracy"
     assert visit.said == []
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import shutil
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 
 from arno.analysis.comparison import Comparison, Group, Lost
 from arno.cli import main
-from arno.core.part import Part
-from arno.panels.panel import Chart, HeatMap, Line
+from arno.panels import Chart, HeatMap, Line
+from arno.records.folder import RunFolder
 from arno.report import panels
 from arno.report.html import write_report
 from arno.runs.run import RunResult
@@ -55,6 +56,11 @@ def page(comparison: Comparison, folder: Path) -> Page:
     return Page(folder / "report.html")
 
 
+def copied(run: Path, to: Path) -> Path:
+    """A copy of a run that a test may change."""
+    return shutil.copytree(run, to)
+
+
 def metrics(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -86,7 +92,9 @@ def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
     assert "scaffold − fedavg" in text
     assert f"{gap['difference']:+.4f}" in text
     assert f"[{gap['low']:+.4f}, {gap['high']:+.4f}]" in text
+    assert "has the highest mean of the final test F1" in text
     assert "no winner is marked" in text
+    assert "positive is better" in text
     assert "★" not in text.replace("★ marks a winner", "")
 
 
@@ -111,18 +119,18 @@ def test_a_winner_is_marked_where_the_intervals_say_so(comparison, tmp_path, mon
 
 def test_clients_drift_and_selection_are_those_of_the_records(comparison, runs, tmp_path):
     found, first = page(comparison, tmp_path), RunResult(runs[0])
-    held = found.panel("Who holds what")
+    held = found.panel("Classes of the clients")
     assert held["cells"][::-1] == first.counts.T.tolist()
-    served = next(line for line in found.panel("How well each client is served")["lines"] if line["name"] == "fedavg")
+    served = next(line for line in found.panel("Accuracy of the clients")["lines"] if line["name"] == "fedavg")
     last = [metrics(run)[-1] for run in runs[:2]]
     expected = [np.mean([row[f"client_accuracy_p{q}"] for row in last]) for q in range(0, 101, 10)]
     assert served["y"] == pytest.approx(expected, rel=1e-5)
     for title, column in (("Norm of the updates", "delta_norm"), ("Agreement of the updates", "delta_cosine")):
         means = [RunResult(run).clients.groupby("round")[column].mean() for run in runs[:2]]
         assert found.panel(title)["lines"][0]["y"] == pytest.approx(np.mean(means, axis=0).tolist(), rel=1e-4)
-    [line] = found.panel("Who takes part")["lines"]  # the same cohorts for both methods
+    [line] = found.panel("Participation of the clients")["lines"]  # the same cohorts for both methods
     each = [sorted(RunResult(run).clients["client"].value_counts() / 4, reverse=True) for run in runs[:2]]
-    assert line["name"] == "all alike"
+    assert line["name"] == "all groups"
     padded = np.mean([share + [0.0] * (6 - len(share)) for share in each], axis=0)
     assert line["y"] == pytest.approx(padded.tolist())
 
@@ -155,7 +163,7 @@ def test_it_needs_nothing_from_elsewhere(comparison, tmp_path):
 def test_a_single_run_has_no_interval_and_no_differences(runs, tmp_path):
     found = page(Comparison.of(runs[:1]), tmp_path)
     assert "one seed (0)" in found.text
-    assert "±" not in found.text.replace("Mean ± standard", "")
+    assert not re.search(r"± \d", found.text)
     assert "Paired differences" not in found.text
     assert found.line("fedavg")["y"]["test_f1"]["low"] == []
     assert RunResult(runs[0]).folder.manifest()["command"] in found.text
@@ -167,9 +175,9 @@ def test_quadratics_have_a_gap_and_no_accuracy(train, tmp_path):
     curves = found.data["places"][0]["curves"]
     assert list(curves["metrics"]) == ["gap", "distance", "train_loss"]
     assert found.data["metric"] == "gap"
-    assert "gap" in found.data["log"]
+    assert curves["metrics"]["gap"] == {"label": "F(w) − F(w*)", "log": True, "low": 0, "high": None}
     assert [row["gap"] for row in metrics(run)] == pytest.approx(found.line("fedavg")["y"]["gap"]["y"], rel=1e-5)
-    assert found.data["places"][0]["notes"]["clients"] == []
+    assert found.data["places"][0]["notes"]["clients"] == ["Every client took part in every round."]
 
 
 def test_what_was_not_recorded_is_said_with_how_to_record_it(train, tmp_path):
@@ -197,7 +205,7 @@ def test_a_run_stopped_before_it_was_evaluated(train, runs, tmp_path):
     assert None not in line["x"]["parallel_seconds"]  # from what the checkpoints hold
 
     found = page(Comparison.of([*runs, run]), tmp_path)  # beside runs that were evaluated
-    assert "stopped before its test F1 was taken" in found.text
+    assert "failed, not in the means: it recorded no test F1" in found.text
     assert found.data["metric"] == "test_f1"
 
 
@@ -205,8 +213,8 @@ def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
     lost = Group("lost", "", {}, {0: Lost("client 3 diverged in round 2", True), 1: Lost("out of memory", False)})
     part = Group("part", "", {0: RunResult(runs[0])})
     found = page(Comparison([Group("whole", "", {s: RunResult(runs[s]) for s in (0, 1)}), lost, part]), tmp_path)
-    assert "lost, seed 0: diverged, not averaged in: client 3 diverged in round 2" in found.text
-    assert "lost, seed 1: failed, not averaged in: out of memory" in found.text
+    assert "lost, seed 0: diverged, not in the means: client 3 diverged in round 2" in found.text
+    assert "lost, seed 1: failed, not in the means: out of memory" in found.text
     assert "part: no finished run with seed 1" in found.text
     assert [line["name"] for line in found.data["places"][0]["curves"]["lines"]] == ["whole", "part"]
 
@@ -242,20 +250,45 @@ def test_methods_show_panels_of_their_own(train, comparison, tmp_path):
     assert values["log"]
 
 
-def test_a_part_that_cannot_be_made_again_or_fails_is_a_note(runs, tmp_path, monkeypatch):
-    result = RunResult(runs[0])
+def test_panels_come_from_the_folder_and_need_no_code_of_the_method(runs, tmp_path):
+    result = RunResult(copied(runs[2], tmp_path / "run"))
     result.config["method"] = {"kind": "custom", "target": "gone.py:factory"}
     found = page(Comparison([Group("mine", "", {0: result})]), tmp_path)
-    assert any("mine: its own panels are missing" in note for note in found.data["places"][0]["notes"]["methods"])
+    assert found.panel("mine: Control variate")["y"] == "norm"
+    assert found.data["places"][0]["notes"]["methods"] == []
 
-    @dataclass
-    class Broken(Part):
-        def panels(self, run):
-            return [Chart("x", "", [Line("y", [1], [run.history["no such column"]])])]
 
-    monkeypatch.setattr("arno.config.build.method", lambda config: [Broken()])
-    found = page(Comparison([Group("mine", "", {0: RunResult(runs[0])})]), tmp_path)
-    assert any("no such column" in note for note in found.data["places"][0]["notes"]["methods"])
+@pytest.mark.parametrize("text", [None, "[", '[{"kind": "Chart"}]'])
+def test_panels_that_were_not_recorded_are_a_note(text, runs, tmp_path):
+    """An earlier release, a run that is not finished, or a damaged file."""
+    run = copied(runs[2], tmp_path / "run")
+    (run / "panels.json").unlink()
+    if text is not None:
+        (run / "panels.json").write_text(text)
+    group = Group("mine", "", {0: RunResult(run), 1: RunResult(runs[3])})
+    found = page(Comparison([group]), tmp_path)
+    assert found.panel("mine: Control variate"), "that of the other run"
+    [note] = found.data["places"][0]["notes"]["methods"]
+    assert note.startswith("mine: the panels of 1 of 2 runs were not recorded")
+
+
+def test_panels_of_seeds_are_merged_by_title(runs, tmp_path):
+    charts = [Chart(title, "", [Line("y", [1], [x])]) for title, x in (("A", 1.0), ("B", 2.0), ("A", 3.0))]
+    both = [copied(run, tmp_path / run.parent.name) for run in runs[:2]]
+    RunFolder(both[0]).write_panels(charts[:2])
+    RunFolder(both[1]).write_panels(charts[2:])
+    found = page(Comparison.of(both), tmp_path)
+    assert found.panel("fedavg: A")["lines"][0]["y"] == [2.0]
+    assert found.panel("fedavg: B")["lines"][0]["y"] == [2.0]
+
+
+def test_what_a_value_holds_is_not_filled_in_again(comparison, tmp_path):
+    comparison.record["command"] = "arno compare out={{js}} {{data}} {{nothing}}"
+    found = page(comparison, tmp_path)
+    assert found.text.count("arno compare out={{js}} {{data}} {{nothing}}") == 1
+    template = files("arno.report").joinpath("report.html").read_text()
+    left = set(re.findall(r"\{\{\w+\}\}", found.raw)) & set(re.findall(r"\{\{\w+\}\}", template))
+    assert left == {"{{js}}", "{{data}}"}, "every place of the template is filled"
 
 
 def test_settings_that_differ_and_places(runs, tmp_path):
@@ -331,7 +364,7 @@ def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
 
     shown = [Chart("a b", "", [Line("y", [1, 2], [1.0, 2.0], [0.5, 1.0], [2.0, 3.0])], log=True)]
     shown += [HeatMap("c", "", [[0, 1], [2, None]], ["p", "q"], ["r", "s"], marks=[["", "1"], ["2", ""]], root=True)]
-    monkeypatch.setattr(panels, "by_section", lambda groups: ({"clients": shown}, []))
+    monkeypatch.setattr(panels, "sections", lambda groups: {"clients": panels.Section(shown)})
     folder = figures.write_figures(Comparison.of(runs[:1]), tmp_path / "figures", ["png", "pdf"])
     names = {path.stem for path in folder.glob("*.png")}
     assert names == {path.stem for path in folder.glob("*.pdf")}
@@ -339,13 +372,3 @@ def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
     head = (folder / "a-b.png").read_bytes()[:24]
     assert int.from_bytes(head[16:20], "big") == 1050  # 3.5 inches at 300 dots
     assert (folder / "c.pdf").read_bytes()[:5] == b"%PDF-"
-
-
-def test_the_scale_of_a_share_ends_where_shares_do():
-    from arno.report.figures import draw
-
-    line = Line("y", [1, 2], [0.05, 0.95], [-0.1, 0.8], [0.2, 1.1])
-    assert draw(Chart("", "", [line], y="test F1")).axes[0].get_ylim() == (0, 1)
-    low, high = draw(Chart("", "", [line], y="test loss")).axes[0].get_ylim()
-    assert low < -0.1
-    assert high > 1.1

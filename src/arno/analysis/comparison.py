@@ -1,10 +1,9 @@
-"""What a comparison found: runs in groups that differ only in their seed, as tables of numbers."""
+"""A comparison: runs in groups, where the runs of a group differ only in their seed; and its tables of numbers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan
@@ -16,21 +15,20 @@ from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..runs.result import RunResult
 from . import statistics
-from .scores import WORST, Record
+from .names import names, shown
+from .scores import Record
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-#: The record of a comparison in its folder, and of a cell that failed in the cell's.
+#: The file that describes a comparison, in its folder; the file that says why a cell failed, in the folder of the cell.
 RECORD, FAILURE = "compare.json", "failure.json"
 REMEDY = "give the folder that arno run or arno compare printed last"
-#: Settings that do not make another group.
-APART = ("seed", "out", "engine", "checkpoint", "track", "state")
 
 
 class Lost(NamedTuple):
-    """A cell without a result, and why."""
+    """Why a run has no result; `diverged`: its numbers are no longer finite."""
 
     reason: str
     diverged: bool
@@ -38,10 +36,11 @@ class Lost(NamedTuple):
 
 @dataclass
 class Group:
-    """The runs that differ only in their seed.
+    """Runs that differ only in their seed.
 
-    name: what is compared, mostly the method. setting: where it is compared, empty if there is only one.
-    runs, lost: by seed. partial: runs of a comparison that are not over, drawn and never counted.
+    name: what is compared, in most cases the method. setting: the other settings that vary; groups are compared within
+    a setting; empty if there is only one. runs, lost: by seed. partial: the unfinished runs of a comparison; they are
+    drawn, and they are in no mean.
     """
 
     name: str
@@ -57,30 +56,30 @@ class Group:
 
     @property
     def begun(self) -> list[RunResult]:
-        """Its runs, over or not, those that are over first."""
+        """All runs with records: the runs that count, then the unfinished ones."""
         return [*self.runs.values(), *self.partial.values()]
 
     def part_way(self) -> list[Group]:
-        """Its runs that are not over, each alone, with how far it is in its name."""
-        told = {seed: f"{run.history.index[-1]} of {run.config['rounds']} rounds" for seed, run in self.partial.items()}
+        """The unfinished runs, each as a group of its own; the name says how many rounds it has."""
+        done = {seed: f"{run.history.index[-1]} of {run.config['rounds']} rounds" for seed, run in self.partial.items()}
         return [
-            Group(f"{self.name}, seed {seed}: {told[seed]}", self.setting, {seed: run})
+            Group(f"{self.name}, seed {seed}: {done[seed]}", self.setting, {seed: run})
             for seed, run in self.partial.items()
         ]
 
 
 class Settings(NamedTuple):
-    """What all runs have in common, and by label in what they differ (but for the seed)."""
+    """The settings that all groups share, and by label those in which groups differ. The seed is in neither."""
 
     shared: dict[str, Any]
     differing: dict[str, dict[str, Any]]
 
 
 class Comparison:
-    """Groups of runs, the first of each setting being the reference.
+    """Groups of runs. The first group of each setting is the reference.
 
     groups: the runs by label. history: one row per run and round. scores(): one row per run. table(): one row per
-    group. differences(): one row per group but the reference, paired by seed. figure(): a picture of it.
+    group. differences(): one row per group, except the reference, paired by seed. figure(): a picture.
     """
 
     def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
@@ -94,7 +93,7 @@ class Comparison:
 
     @classmethod
     def open(cls, path: Path | str) -> Comparison:
-        """The cells in the folder of `arno compare`, in the order of its grid; only finished ones count."""
+        """The folder of `arno compare`, in the order of its grid; unfinished runs are `partial`."""
         path = Path(path)
         try:
             record = json.loads((path / RECORD).read_text())
@@ -106,22 +105,24 @@ class Comparison:
             group = members.setdefault((cell["name"], cell["setting"]), Group(cell["name"], cell["setting"]))
             _add(group, path / cell["folder"], cell["seed"], only_done=True)
         if not any(group.begun or group.lost for group in members.values()):
-            rule = "none of its runs has ended a round yet"
-            raise ArnoError(f"{path}", rule, f"go on with: {record.get('command', 'arno compare …')}")
+            rule = "none of its runs has finished a round"
+            raise ArnoError(f"{path}", rule, f"continue it with: {record.get('command', 'arno compare …')}")
         return cls(list(members.values()), path, record)
 
     @classmethod
     def of(cls, paths: Iterable[Path | str | RunResult]) -> Comparison:
-        """Runs grouped by what they differ in besides the seed; the first run's group is the reference."""
+        """Runs, grouped by their settings without the seed; the group of the first run is the reference."""
         folders = [run.path if isinstance(run, RunResult) else Path(run) for run in paths]
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
         flat = [dict(configs.flat(RunResult(path).config)) for path in folders]
         for path, config in zip(folders, flat, strict=True):
-            if "method.kind" not in config:
+            if not isinstance(config.get("method.kind"), str):
                 raise ArnoError(f"{path}", "is no run: its config.yaml names no method", REMEDY)
+            if not isinstance(config.get("seed"), int) or not isinstance(config.get("rounds"), int):
+                raise ArnoError(f"{path}", "is no run: its config.yaml has no seed or no rounds", REMEDY)
         members: dict[tuple[str, str], Group] = {}
-        for path, config, (name, setting) in zip(folders, flat, _names(flat), strict=True):
+        for path, config, (name, setting) in zip(folders, flat, names(flat), strict=True):
             group = members.setdefault((name, setting), Group(name, setting))
             seed = config["seed"]
             if seed in group.runs or seed in group.lost:
@@ -136,7 +137,7 @@ class Comparison:
 
     @property
     def seeds(self) -> list[int]:
-        """Every seed of some run."""
+        """The seeds of all runs, also of those without a result."""
         return sorted({seed for group in self.members for seed in (*group.runs, *group.lost, *group.partial)})
 
     @property
@@ -146,7 +147,7 @@ class Comparison:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Every run's `metrics.jsonl`: label, name, setting, seed, round and what the round recorded."""
+        """The rounds of all runs that count: label, name, setting, seed, round and the columns of `metrics.jsonl`."""
         import pandas as pd
 
         rows = [about | dict(line) for about, record in self._records() for line in record.rows]
@@ -154,10 +155,10 @@ class Comparison:
 
     @cached_property
     def settings(self) -> Settings:
-        """The runs' settings, flat."""
+        """The settings of the runs as `section.name` → value."""
         flat = {group.label: dict(configs.flat(group.begun[0].config)) for group in self.members if group.begun}
         keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
-        same = [key for key in keys if len({_shown(config, key) for config in flat.values()}) == 1]
+        same = [key for key in keys if len({shown(config, key) for config in flat.values()}) == 1]
         first = next(iter(flat.values()), {})
         return Settings(
             {key: first[key] for key in same},
@@ -166,72 +167,72 @@ class Comparison:
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """The declarations of the recorded scores, by name, in order of preference."""
-        runs = (run for group in self.members for run in group.begun)
-        return {metric.name: metric for run in reversed(list(runs)) for metric in run.metrics}
+        """The declarations of the scores, by name, in order of preference."""
+        found: dict[str, Metric] = {}
+        for run in (run for group in self.members for run in group.begun):
+            for metric in run.metrics:
+                found.setdefault(metric.name, metric)
+        return found
 
     @property
     def metric(self) -> str:
-        """The score that is compared unless another is asked for: the first declared one that was recorded."""
+        """The score that is compared by default: the one of `metric=`, else the first declared one with a record."""
         if self.record.get("metric"):
             return str(self.record["metric"])
-        for run in (run for group in self.members for run in group.begun):
-            recorded = {name for row in run.rows for name in row}
-            return next((metric.name for metric in run.metrics if metric.name in recorded), TRAIN_LOSS.name)
-        return TRAIN_LOSS.name
+        return next((name for name in self.metrics if name in self._recorded), TRAIN_LOSS.name)
 
     def declared(self, name: str | None = None) -> Metric:
-        """The declaration of a score, by default of the compared one."""
+        """The declaration of a score, by default of the score that is compared."""
         name = name or self.metric
         return self.metrics.get(name, Metric(name, name))
 
     @property
     def where(self) -> str:
-        """In which setting methods are compared, in a sentence."""
+        """The data, the clients and the seeds in one sentence."""
         settings = self.settings.shared
 
-        def said(key: str, text: str) -> list[str]:
+        def fact(key: str, text: str) -> list[str]:
             return [text.format(settings[key])] if settings.get(key) is not None else []
 
         facts: list[str] = []
         if settings.get("problem.kind") == "quadratic":
-            facts += said("problem.kind", "{} problem")
+            facts += fact("problem.kind", "{} problem")
         else:
-            facts += said("data.kind", "{}") + said("data.name", "{}")
-            facts += said("partition.kind", "split by {}") + said("partition.alpha", "α = {}")
-            facts += said("model.kind", "model {}")
-        facts += said("clients", "{} clients") + said("rounds", "{} rounds")
+            facts += fact("data.kind", "{}") + fact("data.name", "{}")
+            facts += fact("partition.kind", "split by {}") + fact("partition.alpha", "α = {}")
+            facts += fact("model.kind", "model {}")
+        facts += fact("clients", "{} clients") + fact("rounds", "{} rounds")
         facts += [f"{len(self.seeds)} seeds"] if len(self.seeds) > 1 else [f"one seed ({seed})" for seed in self.seeds]
         return ", ".join(facts) + "."
 
     def scores(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
-        """One row per run: final, best (by validation, never by test) and area under the curve of the metric, the worst
-        decile of the clients, what it took to reach the target (NaN: never reached) or in all, and the seconds.
-        """
+        """One row per run: label, name, setting, seed and the columns of `Record.scores`."""
         import pandas as pd
 
         return pd.DataFrame(self._scores(target, metric))
 
     def table(self, target: float | None = None, metric: str | None = None) -> pd.DataFrame:
-        """One row per group: mean, `_std`, and the 95 % interval `_low`, `_high` of every score, as far as it can be;
-        best final first within a setting. `winner` is true where the paired intervals say so.
+        """One row per group: for every column of `scores` its mean, `_std`, and the 95 % interval `_low`, `_high`.
+
+        The intervals are cut at the declared range of the score. The rows of a setting begin with the best final score.
+        reached: how many seeds reached the target. winner: whether this group is in `winners`.
         """
         import pandas as pd
 
         metric = metric or self.metric
         scores, rows, winners = self._scores(target, metric), [], self.winners(metric)
-        names = [name for name in (scores[0] if scores else ()) if name not in ("label", "name", "setting", "seed")]
+        columns = [name for name in (scores[0] if scores else ()) if name not in ("label", "name", "setting", "seed")]
         for group in self.members:
             mine = [score for score in scores if score["label"] == group.label]
             row: dict[str, Any] = {"setting": group.setting, "name": group.name, "label": group.label}
             row |= {"seeds": len(group.runs), "diverged": sum(lost.diverged for lost in group.lost.values())}
             row["failed"] = len(group.lost) - row["diverged"]
             row["winner"] = group.label in winners
-            for name in names:
+            for name in columns:
                 s = statistics.summary([score[name] for score in mine if not isnan(score[name])])
-                low, high = self._range(name, metric)
+                about = self.column(name, metric)
                 row |= {name: s.mean, f"{name}_std": s.std}
-                row |= {f"{name}_low": max(s.low, low), f"{name}_high": min(s.high, high)}
+                row |= {f"{name}_low": max(s.low, about.low), f"{name}_high": min(s.high, about.high)}
                 if name == "rounds":
                     row["reached"] = s.n
             rows.append(row)
@@ -244,8 +245,10 @@ class Comparison:
         return frame.loc[ranked].reset_index(drop=True)
 
     def differences(self, metric: str | None = None, test: Literal["t", "wilcoxon"] | None = None) -> pd.DataFrame:
-        """One row per group but the reference of its setting: the paired difference of the final scores over the seeds
-        that both have, its 95 % interval, p and Holm's corrected p over all rows.
+        """One row per group, except the references: its final scores minus those of the reference at the same seeds.
+
+        difference, std: mean and standard deviation over the seeds that both have (`pairs`). low, high: the 95 %
+        interval of the mean. p: of the test. p_holm: p after Holm's correction for the number of rows.
         """
         import pandas as pd
 
@@ -264,13 +267,13 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def figure(self, metric: str | None = None) -> Figure:
-        """The picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
+        """A picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
         from .figure import bands
 
         return bands(self, metric)
 
     def finals(self, metric: str | None = None) -> dict[str, dict[int, float]]:
-        """The metric after the last round, by label and seed."""
+        """The last value of the score, by label and seed."""
         name = metric or self.metric
         found: dict[str, dict[int, float]] = {group.label: {} for group in self.members}
         for about, record in self._records():
@@ -278,7 +281,7 @@ class Comparison:
         return found
 
     def winners(self, metric: str | None = None) -> list[str]:
-        """The label, in each setting that has one, of the group that is better than every other."""
+        """The labels of the groups that are better than every other group of their setting; see `statistics.winner`."""
         finals, better = self.finals(metric), self.declared(metric).sign
         found = []
         for place in self.places:
@@ -288,22 +291,26 @@ class Comparison:
                 found.append(best)
         return found
 
-    def _range(self, column: str, metric: str) -> tuple[float, float]:
-        """Between which values a column of the table lies."""
-        if column in ("final", "best", "area"):
-            about = self.declared(metric)
-        elif column == "worst_decile":
-            about = next((m for name, m in self.metrics.items() if name.endswith(WORST)), Metric(column, column))
-        else:
-            about = Metric(column, column, low=0)
-        return about.low, about.high
+    def column(self, name: str, metric: str | None = None) -> Metric:
+        """The declaration of a column of `table`: its label, its range and how to print it."""
+        if name in ("final", "best", "area"):
+            return self.declared(metric)
+        if name == "worst_decile":
+            worst = (metric for metric in self.metrics.values() if metric.clients == "worst")
+            return next(worst, Metric(name, name))
+        return Metric(name, name, "less", low=0)
+
+    @cached_property
+    def _recorded(self) -> set[str]:
+        """The columns that some run recorded."""
+        return {name for group in self.members for run in group.begun for row in run.rows for name in row}
 
     def _scores(self, target: float | None, metric: str | None) -> list[dict[str, Any]]:
         metric, target = metric or self.metric, self.record.get("target") if target is None else target
         return [about | record.scores(metric, target) for about, record in self._records()]
 
     def _records(self) -> Iterator[tuple[dict[str, Any], Record]]:
-        """Every run in numbers, and which one it is; a group's runs have the same settings."""
+        """The records of every run that counts, and its label, name, setting and seed."""
         for group in self.members:
             about: dict[str, Any] = {"label": group.label, "name": group.name, "setting": group.setting}
             for seed, run in group.runs.items():
@@ -317,7 +324,7 @@ class Comparison:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """A run, or the runs in a folder."""
+    """The folder of a run itself, or the folders of the runs in it."""
     if (path / "config.yaml").exists():
         return [path]
     found = sorted(p.parent for p in path.glob("*/manifest.json") if (p.parent / "config.yaml").exists())
@@ -327,7 +334,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
-    """Put a run, or the reason why there is none, into its group; one that has ended no round is neither."""
+    """Add a run to its group, or the reason why it has no result. A run without a finished round is left out."""
     lost = failure(path)
     if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
         run = RunResult(path)
@@ -344,7 +351,7 @@ def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
 
 
 def failure(path: Path) -> Lost | None:
-    """Why a cell has no result, as it was recorded when it failed; somebody may have resumed it since."""
+    """Why a cell has no result, from the file written when it failed; None if it was resumed and is done."""
     try:
         found = json.loads((path / FAILURE).read_text())
         if (path / "manifest.json").exists() and json.loads((path / "manifest.json").read_text())["status"] == "done":
@@ -352,41 +359,3 @@ def failure(path: Path) -> Lost | None:
     except (OSError, ValueError):
         return None
     return Lost(found["reason"], found["diverged"])
-
-
-def _shown(config: Mapping[str, Any], key: str) -> str:
-    """A value to compare: none at all is something else than null."""
-    return repr(config[key]) if key in config else ""
-
-
-def _usual(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The general settings of a run of this problem and method if nobody sets them."""
-    usual = {name: default for name, default, _ in configs.describe()}
-    for group in ("problem", "method"):
-        with suppress(ArnoError):  # a method may be gone
-            usual |= configs.registry(group).info(config[f"{group}.kind"]).get("defaults", {})
-    return usual
-
-
-def _names(flat: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What is compared, and where, in runs of these settings: methods if there are several, else whatever differs."""
-    kinds = [config["method.kind"] for config in flat]
-    several = len(set(kinds)) > 1
-    keys = {key: None for config in flat for key in config if key.split(".")[0] not in APART and key != "method.kind"}
-    usual = [_usual(config) for config in flat] if several else []
-    for key in {key for mine in usual for key in mine}:
-        if all(key in mine and config.get(key) == mine[key] for config, mine in zip(flat, usual, strict=True)):
-            keys.pop(key, None)  # nobody set it: where it differs, the methods' own defaults do
-
-    def differing(config: Mapping[str, Any], among: Sequence[Mapping[str, Any]], own: bool) -> str:
-        mine = [k for k in keys if k in config and k.startswith("method.") == own]
-        varied = [k for k in mine if len({_shown(other, k) for other in among}) > 1]
-        return " ".join(f"{k.removesuffix('.kind')}={configs.written(config[k])}" for k in varied)
-
-    found = []
-    for config, kind in zip(flat, kinds, strict=True):
-        own = differing(config, [other for other in flat if other["method.kind"] == kind], own=True)
-        rest = differing(config, flat, own=False)
-        words = [kind, own] if several else [own, rest]
-        found.append((" ".join(filter(None, words)) or kind, rest if several else ""))
-    return found

@@ -1,4 +1,4 @@
-"""The picture of a comparison: curves over the rounds, and how far the seeds tell the groups apart."""
+"""The picture of a comparison: curves over the rounds, and the final scores with their intervals."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ from .comparison import Comparison
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..core.metric import Metric
+
 
 def bands(comparison: Comparison, metric: str | None = None) -> Figure:
-    """A row per setting: the mean over the seeds ± one standard deviation against the rounds; every seed's final
-    score with the 95 % interval of their mean, best first.
-    """
-    from matplotlib.ticker import MaxNLocator
+    """One row of pictures per setting.
 
-    metric = metric or comparison.metric
-    places, table = comparison.places, comparison.table(metric=metric)
-    colours = {
-        g.name: COLOURS[i % len(COLOURS)] for i, g in enumerate({g.name: g for g in comparison.members}.values())
-    }
+    Left: the mean over the seeds ± one standard deviation over the rounds. Right: the final score of every seed and the
+    95 % interval of the mean, the best group at the top. The metric's declaration gives label, range and scale.
+    """
+    declared = comparison.declared(metric)
+    places, table = comparison.places, comparison.table(metric=declared.name)
+    names = dict.fromkeys(group.name for group in comparison.members)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     tallest = max(sum(group.setting == place for group in comparison.members) for place in places)
     fig, axes = figure(len(places), 2, (11, (max(3.6, 1.6 + 0.4 * tallest)) * len(places)))
-    declared = comparison.declared(metric)
-    label = declared.label
-    target = comparison.record.get("target") if metric == comparison.metric else None
-    fig.suptitle(f"{label}: {comparison.where}".rstrip("."), fontsize=11)
+    target = comparison.record.get("target") if declared.name == comparison.metric else None
+    fig.suptitle(f"{declared.label}: {comparison.where}".rstrip("."), fontsize=11)
     for (left, right), place in zip(axes, places, strict=True):
         rows = [row for row in table.to_dict("records") if row["setting"] == place]
         for row in rows:
-            _curve(left, comparison, row, metric, colours[row["name"]])
-        for group in (group for group in comparison.members if group.setting == place):
-            for one, run in zip(group.part_way(), group.partial.values(), strict=True):
-                if metric in run.history:
-                    left.plot(run.history[metric].dropna(), color=colours[group.name], lw=1, ls=":", label=one.name)
-        _finals(right, comparison, rows, metric, colours)
+            _curve(left, comparison, row, declared, colours[row["name"]])
+        _unfinished(left, comparison, place, declared.name, colours)
+        _finals(right, comparison, rows, declared.name, colours)
         if target is not None:
             left.axhline(target, color="grey", lw=1, ls="--", label=f"target {target:g}")
             right.axvline(target, color="grey", lw=1, ls="--")
-        left.set(xlabel="round", ylabel=label, title=place)
-        right.set(xlabel=f"final {label}")
-        if declared.better == "less" and all(row.get("final", 0) > 0 for row in rows):
+        left.set(xlabel="round", ylabel=declared.label, title=place)
+        right.set(xlabel=f"final {declared.label}")
+        if declared.log and all(row.get("final", 0) > 0 for row in rows):
             left.set_yscale("log")
             right.set_xscale("log")
-        left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        if left.lines:
-            left.legend(frameon=False, fontsize=9)
-    for axis in axes.flat:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        _tidy(left, right)
     return fig  # type: ignore[no-any-return]
 
 
-def _curve(axis: Any, comparison: Comparison, row: Any, metric: str, colour: str) -> None:
+def _curve(axis: Any, comparison: Comparison, row: Any, metric: Metric, colour: str) -> None:
+    """The mean of a group ± one standard deviation, in the rounds that all of its seeds have."""
     frame = comparison.history
-    rows = frame[(frame["label"] == row["label"]) & frame[metric].notna()] if metric in frame else None
+    rows = frame[(frame["label"] == row["label"]) & frame[metric.name].notna()] if metric.name in frame else None
     if rows is None or not len(rows):
         return
-    seeds = rows.groupby("round")[metric].agg(["mean", "std", "count"])
-    seeds = seeds[seeds["count"] == seeds["count"].max()]  # some may have ended early
+    seeds = rows.groupby("round")[metric.name].agg(["mean", "std", "count"])
+    seeds = seeds[seeds["count"] == seeds["count"].max()]
     marker = "o" if len(seeds) <= 20 else ""
     axis.plot(seeds.index, seeds["mean"], color=colour, lw=1.6, marker=marker, ms=3, label=row["name"])
-    low, high = seeds["mean"] - seeds["std"].fillna(0), seeds["mean"] + seeds["std"].fillna(0)
-    declared = comparison.declared(metric)
-    ends = (declared.low, declared.high)
-    axis.fill_between(seeds.index, low.clip(*ends), high.clip(*ends), color=colour, alpha=0.15, lw=0)
+    std, ends = seeds["std"].fillna(0), (metric.low, metric.high)
+    low, high = (seeds["mean"] - std).clip(*ends), (seeds["mean"] + std).clip(*ends)
+    axis.fill_between(seeds.index, low, high, color=colour, alpha=0.15, lw=0)
+
+
+def _unfinished(axis: Any, comparison: Comparison, place: str, metric: str, colours: dict[str, str]) -> None:
+    """A dotted curve for every unfinished run."""
+    for group in (group for group in comparison.members if group.setting == place):
+        for one, run in zip(group.part_way(), group.partial.values(), strict=True):
+            if metric in run.history:
+                axis.plot(run.history[metric].dropna(), color=colours[group.name], lw=1, ls=":", label=one.name)
 
 
 def _finals(axis: Any, comparison: Comparison, rows: list[Any], metric: str, colours: dict[str, str]) -> None:
+    """The final score of every seed, their mean and its interval; one line per group."""
     finals = comparison.finals(metric)
     for y, row in enumerate(rows):
         values, colour = list(finals[row["label"]].values()), colours[row["name"]]
@@ -85,3 +85,14 @@ def _finals(axis: Any, comparison: Comparison, rows: list[Any], metric: str, col
         tick.set(color=colours[row["name"]], fontweight="bold")
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_title("seeds, mean and 95 % interval", fontsize=9)
+
+
+def _tidy(left: Any, right: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if left.lines:
+        left.legend(frameon=False, fontsize=9)
+    for axis in (left, right):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""A run in a few numbers: where it ended, its best model, and what it took to reach a target."""
+"""A run as a few numbers: its final score, the score of its best model, and the cost to reach a target."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..core.metric import Metric
 from ..errors import ArnoError
 from .statistics import NAN, area
 
-#: How the name of a score over the worst tenth of the clients ends.
-WORST = "_worst_decile"
-
 
 @dataclass(frozen=True)
 class Record:
-    """What a run recorded, the declarations of its scores, and how many rounds it was to have."""
+    """The records of a run.
+
+    rows: one mapping per round. metrics: the declarations of the scores. rounds: how many rounds the run should have.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     metrics: Sequence[Metric]
@@ -25,11 +25,11 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest value of everything."""
+        """The newest value of every column."""
         return {name: value for row in self.rows for name, value in row.items()}
 
     def metric(self, name: str) -> Metric:
-        """The declaration of a score; a column that nobody declared is a number of which more is better."""
+        """The declaration of a score. A column without a declaration is a number of which more is better."""
         return next((metric for metric in self.metrics if metric.name == name), Metric(name, name))
 
     def curve(self, name: str) -> tuple[list[float], list[float]]:
@@ -45,29 +45,39 @@ class Record:
         return [t for t, _ in found], [x for _, x in found]
 
     def diverged(self) -> str:
-        """The name of a score whose last value is not finite; empty if all are."""
+        """The name of a score whose last value is not finite; empty if there is none."""
         last = self.last
         return next((metric.name for metric in self.metrics if not isfinite(last.get(metric.name, 0))), "")
 
     def scores(self, name: str, target: float | None) -> dict[str, float]:
-        """Final, best by validation (never by test) and area under the curve of a score; the worst tenth of clients;
-        rounds, steps and bytes to reach the target (NaN: never reached) or in all, and the seconds.
+        """The columns of a comparison for this run; NaN where a value is not known.
+
+        final: the last score. best: the score in the round with the best validation score. area: the mean over the
+        rounds. worst_decile: the score of the worst tenth of the clients. rounds, steps, bytes: the cost to reach the
+        target, or the cost of the whole run without a target. seconds: of the whole run.
         """
-        (rounds, values), last, sign = self.curve(name), self.last, self.metric(name).sign
-        out = {"final": values[-1], "best": NAN}
-        held_out = name.replace("test_", "val_")
-        if name != held_out and held_out in last:
-            chosen, _ = max(zip(*self.curve(held_out), strict=True), key=lambda at: sign * at[1])
-            out["best"] = dict(zip(rounds, values, strict=True))[chosen]
-        first = next((i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1)  # a round 0 is a method's own extra
-        out["area"] = area(rounds[first:], values[first:], self.rounds)
-        out["worst_decile"] = next((value for column, value in last.items() if column.endswith(WORST)), NAN)
-        at = len(self.rows) - 1 if target is None else self._reached(name, sign, target)
+        rounds, values = self.curve(name)
+        first = next((i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1)  # a method may begin with a round 0
+        out = {"final": values[-1], "best": self._best(name), "area": area(rounds[first:], values[first:], self.rounds)}
+        worst = (metric.name for metric in self.metrics if metric.clients == "worst")
+        out["worst_decile"] = next((float(self.last[column]) for column in worst if column in self.last), NAN)
+        at = len(self.rows) - 1 if target is None else self._reached(name, target)
         out["rounds"] = NAN if at is None else at + 1.0
         for cost, column in (("steps", "local_steps"), ("bytes", "uploaded_bytes")):
             out[cost] = NAN if at is None else float(self.rows[at].get(column, NAN))
-        return out | {"seconds": sum(row["seconds"] for row in self.rows)}
+        return out | {"seconds": sum(row.get("seconds", NAN) for row in self.rows)}
 
-    def _reached(self, name: str, sign: int, target: float) -> int | None:
-        good = (sign * (row[name] - target) >= 0 if name in row else False for row in self.rows)
+    def _best(self, name: str) -> float:
+        """The score in the round whose validation score is best. A score on the validation data itself has none."""
+        metric = self.metric(name)
+        held_out = metric.on_other("val")
+        if held_out in ("", name) or held_out not in self.last:
+            return NAN
+        chosen, _ = max(zip(*self.curve(held_out), strict=True), key=lambda at: metric.sign * at[1])
+        return dict(zip(*self.curve(name), strict=True)).get(chosen, NAN)
+
+    def _reached(self, name: str, target: float) -> int | None:
+        """The row in which the score first was at least as good as the target."""
+        sign = self.metric(name).sign
+        good = (name in row and sign * (row[name] - target) >= 0 for row in self.rows)
         return next((i for i, hit in enumerate(good) if hit), None)

@@ -1,4 +1,4 @@
-"""Statistics of a comparison: pure functions on numbers, with NaN for what the numbers cannot tell."""
+"""Statistics of a comparison: pure functions of numbers. A value that the numbers do not determine is NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, sample standard deviation and the ends of the 95 % interval of the mean; one value has only a mean."""
+    """Mean, sample standard deviation, and the ends of the 95 % interval of the mean. One value has only a mean."""
 
     n: int
     mean: float = NAN
@@ -22,7 +22,7 @@ class Summary:
 
 
 def summary(values: Sequence[float]) -> Summary:
-    """Summarise independent values; the interval is Student's t.
+    """Summarise independent values. The interval is that of Student's t distribution.
 
     >>> s = summary([1.0, 2.0, 3.0])
     >>> s.mean, s.std, round(s.low, 3), round(s.high, 3)
@@ -42,7 +42,7 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def student(freedom: int, level: float = LEVEL) -> float:
-    """How many standard errors the interval reaches to either side.
+    """The half-width of the interval in standard errors.
 
     >>> round(student(2), 3), round(student(9), 3)
     (4.303, 2.262)
@@ -53,7 +53,7 @@ def student(freedom: int, level: float = LEVEL) -> float:
 
 
 def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t test; 1 where nothing differs, NaN with fewer than two pairs."""
+    """Two-sided p of Student's paired t test: 1 if all differences are 0, NaN for fewer than two pairs."""
     from scipy.special import stdtr
 
     s = summary(differences)
@@ -65,9 +65,9 @@ def paired_t(differences: Sequence[float]) -> float:
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test, exact also with ties; zeros are left out.
+    """Two-sided p of Wilcoxon's signed-rank test. It is exact, also with ties; differences of 0 are left out.
 
-    With n pairs it cannot fall below 2/2ⁿ: five seeds can never reach 0.05.
+    With n pairs, p is at least 2/2ⁿ: with five seeds it is always above 0.05.
 
     >>> wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0])
     0.0625
@@ -88,7 +88,7 @@ def wilcoxon(differences: Sequence[float]) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values share the mean of theirs.
+    """Ranks from 1; equal values have the mean of their ranks.
 
     >>> ranks([3.0, 1.0, 3.0])
     [2.5, 1.0, 2.5]
@@ -99,7 +99,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction for several tests; a NaN was no test and stays one.
+    """Holm's correction for several tests. A NaN stands for no test: it stays NaN and is not counted.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -113,7 +113,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def area(rounds: Sequence[float], values: Sequence[float], last: float) -> float:
-    """The mean height of a curve up to round `last`; a run that ended before keeps its last value.
+    """The mean of a curve over the rounds up to `last`. A run that ended earlier keeps its last value.
 
     >>> area([1, 2, 3], [0.0, 1.0, 1.0], 5)
     0.875
@@ -133,10 +133,12 @@ def differences(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
 
 
 def winner(scores: Mapping[str, Mapping[int, float]]) -> str | None:
-    """Who is better than everybody else: the paired 95 % interval of each difference lies above zero.
+    """The name whose scores are better than those of every other name, or None. More is better; scores are by seed.
 
-    Beating everybody is one claim made of several, so each of them is tested at the full level; that the candidate
-    was picked by the same numbers is covered by the intervals' two sides. Who has no scores is left out.
+    The winner is the name with the best mean, if the paired 95 % interval of its difference to each other name lies
+    above zero. No correction for several tests is needed: the claim holds only if all of the tests succeed. The
+    intervals are two-sided, which covers that the best mean was chosen by the same numbers. A name without scores is
+    left out.
 
     >>> winner({"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 0.5, 1: 0.61, 2: 0.7}})
     'a'

@@ -98,8 +98,10 @@ def over_seeds(panels: Sequence[Panel]) -> Panel:
     """The same panel of several seeds as one panel: curves become bands; of heat maps, the first one is taken."""
     first = panels[0]
     charts = [panel for panel in panels if isinstance(panel, Chart)]
-    if not isinstance(first, Chart) or len(charts) == 1:
+    if not isinstance(first, Chart):
         return first
+    if len(charts) == 1:
+        return replace(first, lines=[known(line) for line in first.lines])
     lines = [
         band(line.name, [points(other) for chart in charts for other in chart.lines if other.name == line.name])
         for line in first.lines
@@ -111,6 +113,17 @@ def points(line: Line) -> dict[float, float]:
     """A curve as x → y, without the points that are not known."""
     pairs = zip(line.x, line.y, strict=True)
     return {x: y for x, y in pairs if x is not None and y is not None and isfinite(y)}
+
+
+def known(line: Line) -> Line:
+    """A curve without the points that are not known.
+
+    >>> known(Line("a", [1, 2, 3], [0.5, None, float("nan")]))
+    Line(name='a', x=[1], y=[0.5], low=[], high=[])
+    """
+    kept = points(line)
+    rows = [i for i, x in enumerate(line.x) if x in kept]
+    return Line(line.name, *([some[i] for i in rows if len(some)] for some in (line.x, line.y, line.low, line.high)))
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[Line]:

@@ -1,4 +1,4 @@
-"""The report's pictures as files for a paper: a column wide, 8-point type, colours safe for colour-blind readers."""
+"""The pictures of the report as files for a paper: one column wide, 8-point type, colours for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..panels import Panel
 from ..pictures.draw import draw, slug
@@ -24,7 +25,7 @@ STYLE: dict[Any, Any] = {
 
 
 def write_figures(comparison: Comparison, folder: Path, kinds: Sequence[str]) -> Path:
-    """Every picture of the report in `folder`, as `png`, `pdf` or both."""
+    """Write every picture of the report into `folder`, as `png`, `pdf` or both."""
     import matplotlib
 
     try:
@@ -41,14 +42,19 @@ def write_figures(comparison: Comparison, folder: Path, kinds: Sequence[str]) ->
 
 
 def named(comparison: Comparison) -> Iterator[tuple[str, Panel]]:
-    """Every picture with the name of its file: curves as score-axis, others by their title."""
+    """Every picture with the name of its file: `score-axis` for curves, the title for others."""
     for place in comparison.places:
         groups = [group for group in comparison.members if group.setting == place and group.runs]
         part_way = [one for group in comparison.members if group.setting == place for one in group.part_way()]
         prefix = f"{place} " if place else ""
         curves = panels.curves([*groups, *part_way])
-        for metric in curves.metrics:
-            for axis in curves.axes if metric == comparison.metric else ["round"]:
-                yield slug(f"{prefix}{metric} {axis}"), curves.chart(metric, axis)
-        for some in panels.by_section(groups)[0].values():
-            yield from ((slug(f"{prefix}{panel.title}"), panel) for panel in some)
+        for metric in curves.metrics.values():
+            for axis in curves.axes if _main(metric, comparison.declared()) else ["round"]:
+                yield slug(f"{prefix}{metric.name} {axis}"), curves.chart(metric.name, axis)
+        for section in panels.sections(groups).values():
+            yield from ((slug(f"{prefix}{panel.title}"), panel) for panel in section.panels)
+
+
+def _main(metric: Metric, compared: Metric) -> bool:
+    """Whether a score is drawn over every axis: a score of the model on the same split as the compared one."""
+    return metric.split == compared.split and not metric.clients and metric.name != TRAIN_LOSS.name

@@ -1,12 +1,12 @@
-"""What a comparison looks like: its runs' records as panels."""
+"""The pictures of a comparison as panels: they are computed from the records of its runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.metric import Metric
+from ..core.metric import DECILES, TRAIN_LOSS, Metric
 from ..panels import Chart, HeatMap, Line, Panel, band, over_seeds
 from ..pictures.draw import drawn
 
@@ -22,63 +22,66 @@ AXES = {
     "uploaded_bytes": "uploaded bytes",
     "parallel_seconds": "idealised parallel seconds",
 }
-#: The accuracy that so many percent of the clients do not exceed, as classification records it.
-DECILES = {q: f"client_accuracy_p{q}" for q in range(0, 101, 10)}
-MOST = 400  # points of a curve; cells of a heat map along one side are a quarter of it
+#: The largest number of points of a curve; a heat map has at most a quarter as many columns.
+MOST = 400
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Every score against every axis: one entry of `lines` per group, its numbers by name, in rounds all seeds have."""
+    """The curves of all scores over all axes.
+
+    metrics: the recorded scores by name. axes: the label of each x axis by name. lines: one mapping per group with its
+    name, its x by axis and its y, low and high by metric, in the rounds that all seeds of the group have.
+    """
 
     metrics: Mapping[str, Metric]
     axes: Mapping[str, str]
     lines: Sequence[Mapping[str, Any]]
 
     def chart(self, metric: str, axis: str) -> Chart:
-        """One of the pictures."""
+        """The picture of one score over one axis."""
         lines = []
         for line in self.lines:
             score = line["y"].get(metric, {"y": [], "low": [], "high": []})
-            kept = [i for i, y in enumerate(score["y"]) if y is not None]
+            kept = [i for i, y in enumerate(score["y"]) if y is not None and line["x"][axis][i] is not None]
             x = [line["x"][axis][i] for i in kept]
             mean, low, high = ([score[k][i] for i in kept if score[k]] for k in ("y", "low", "high"))
             lines.append(Line(line["name"], x, mean, low, high))
-        return Chart("", "", lines, self.axes[axis], self.metrics[metric].label, self.metrics[metric].log)
+        return Chart.of(self.metrics[metric], "", "", lines, self.axes[axis])
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report: its panels, and notes on what is missing."""
+
+    panels: Sequence[Panel]
+    notes: Sequence[str] = field(default_factory=list)
 
 
 def curves(groups: Sequence[Group]) -> Curves:
-    """The scores of groups, mean and standard deviation over the seeds; x is the seeds' mean at the same round."""
-    lines, declared = [], dict[str, Metric]()
-    for group in groups:
-        runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
-        if not runs:
-            continue
+    """The scores of groups: mean ± standard deviation over the seeds; x is the mean of the seeds in the same round."""
+    lines, declared = list[dict[str, Any]](), dict[str, Metric]()
+    for group in (group for group in groups if group.runs):
         known = {metric.name: metric for run in group.runs.values() for metric in run.metrics}
+        runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
         scores = [name for name in known if all(name in run for run in runs)]
         declared |= {name: known[name] for name in scores}
-        rounds = _thin(_common([set(run.index) for run in runs]), runs, scores)
-        x = {axis: _mean([run[axis].reindex(rounds) for run in runs]) for axis in AXES if axis != "round"}
-        y = {}
-        for name in scores:
-            found = band("", [dict(run[name].dropna().items()) for run in runs])
-            at = {t: i for i, t in enumerate(found.x)}
-            y[name] = {
-                part: [values[at[t]] if t in at else None for t in rounds] if len(values) else []
-                for part, values in (("y", found.y), ("low", found.low), ("high", found.high))
-            }
+        rounds = _thin(sorted(set.intersection(*(set(run.index) for run in runs))), runs, scores)
+        x = {axis: _mean(axis, runs, rounds) for axis in AXES if axis != "round"}
+        y = {name: _band(name, runs, rounds) for name in scores}
         lines.append({"name": group.name, "x": {"round": rounds} | x, "y": y})
-    return Curves(declared, AXES, lines)
+    known_axes = {axis for line in lines for axis, x in line["x"].items() if any(at is not None for at in x)}
+    return Curves(declared, {axis: label for axis, label in AXES.items() if axis in known_axes}, lines)
 
 
 def parallel_seconds(run: RunResult) -> pd.Series:
-    """What the rounds so far would have taken if clients that can train at once had: the longest client of each round.
+    """The time of the rounds so far, if all clients that can train at once did: the slowest client of each round.
 
-    Clients with a `rank` train one after the other: their seconds add up.
+    Clients with a `rank` train one after the other: their seconds are added.
     """
     clients = run.clients
     if "seconds" not in clients:
-        return run.history["seconds"] * float("nan")
+        return run.history.index.to_series() * float("nan")
     by_round = clients.groupby("round")["seconds"]
     taken = by_round.max()
     if "rank" in clients:
@@ -87,29 +90,46 @@ def parallel_seconds(run: RunResult) -> pd.Series:
     return taken.reindex(run.history.index, fill_value=0.0).cumsum()
 
 
-def by_section(groups: Sequence[Group]) -> tuple[dict[str, list[Panel]], list[str]]:
-    """Every panel with something to see, by section of the report; and what went wrong with the methods' own."""
-    own, wrong = of_methods(groups)
-    clients = [*holdings(groups), *served(groups), *selection(groups)]
-    sections = {"clients": clients, "drift": drift(groups), "methods": own}
-    return {name: [panel for panel in some if drawn(panel)] for name, some in sections.items()}, wrong
+def sections(groups: Sequence[Group]) -> dict[str, Section]:
+    """The panels of groups by section of the report; panels without data are left out."""
+    found = {"clients": clients(groups), "drift": drift(groups), "methods": of_methods(groups)}
+    return {name: replace(one, panels=[panel for panel in one.panels if drawn(panel)]) for name, one in found.items()}
 
 
-def drift(groups: Sequence[Group]) -> list[Panel]:
+def clients(groups: Sequence[Group]) -> Section:
+    """Which client holds which classes, how the scores differ between clients, and how often each client takes part."""
+    runs = [run for group in groups for run in group.runs.values()]
+    each = {metric.name: metric for run in runs for metric in run.metrics if metric.clients == "deciles"}
+    held, scores, part = holdings(groups), [per_client(groups, metric) for metric in each.values()], selection(groups)
+    notes = []
+    if each and not held:  # a task that scores single clients does so by their labels
+        notes.append("The classes of the clients are not in these runs. `arno data show` draws them.")
+    for metric, chart in zip(each.values(), scores, strict=True):
+        if not drawn(chart):
+            notes.append(f"The {metric.label} of single clients was not recorded. Set eval.clients=true to record it.")
+    if not part and runs and all(len(run.clients) for run in runs):
+        notes.append("Every client took part in every round.")
+    return Section([*held, *scores, *part], notes)
+
+
+def drift(groups: Sequence[Group]) -> Section:
     """Norms and cosines of the clients' updates over the rounds."""
-    norm = "Mean over the cohort of ‖Δ_k‖, how far a client moves in a round."
+    norm = "Mean over the cohort of ‖Δ_k‖, the distance that client k moves in a round."
     cosine = (
-        "Mean over the cohort of the cosine between a client's update and the weighted mean of the others' "
-        "that were aggregated with it: 1, all pull the same way; 0, they are unrelated; below, they disagree."
+        "Mean over the cohort of the cosine between the update of a client and the weighted mean of the other updates "
+        "that were aggregated with it. 1: all clients move in the same direction; 0: their directions are unrelated; "
+        "below 0: they oppose each other."
     )
-    return [
+    panels = [
         Chart("Norm of the updates", norm, _per_round(groups, "delta_norm"), y="‖Δ_k‖"),
-        Chart("Agreement of the updates", cosine, _per_round(groups, "delta_cosine"), y="cosine"),
+        Chart("Agreement of the updates", cosine, _per_round(groups, "delta_cosine"), y="cosine", low=-1, high=1),
     ]
+    known = any(drawn(panel) for panel in panels)
+    return Section(panels, [] if known else ["The updates of the clients are not in the records of these runs."])
 
 
 def holdings(groups: Sequence[Group]) -> list[Panel]:
-    """Who holds how much of which class, in the first run that noted it."""
+    """How many samples of each class each client holds, in the first run that recorded it."""
     for seed, run in ((seed, run) for group in groups for seed, run in sorted(group.runs.items())):
         if (counts := run.counts) is None:
             continue
@@ -117,66 +137,73 @@ def holdings(groups: Sequence[Group]) -> list[Panel]:
         shown = range(0, n, -(-n // (MOST // 4)))
         share = counts / counts.sum(1, keepdims=True).clip(1)
         skew = float(abs(share - counts.sum(0) / counts.sum()).sum(1).mean() / 2)
-        some = "" if len(shown) == n else f" Every {shown.step}th of {n:,} clients is shown."
+        some = "" if len(shown) == n else f" The picture shows every {shown.step}th of {n:,} clients."
         text = (
-            f"Samples of each class at each client, seed {seed}. On average {skew:.0%} of a client's samples would "
-            f"have to change their class for it to look like all data together.{some}"
+            f"Samples of each class at each client, seed {seed}. On average, {skew:.0%} of a client's samples would "
+            f"have to change their class so that the client has the class frequencies of all data.{some}"
         )
         rows, columns = [str(c) for c in range(counts.shape[1])][::-1], [str(k) for k in shown]
         cells = counts[shown].T[::-1].tolist()
-        return [HeatMap("Who holds what", text, cells, rows, columns, "client", "class", "samples", root=True)]
+        return [HeatMap("Classes of the clients", text, cells, rows, columns, "client", "class", "samples", root=True)]
     return []
 
 
-def served(groups: Sequence[Group]) -> list[Panel]:
-    """How accuracy spreads over the clients after the last evaluation."""
-    lines = []
+def per_client(groups: Sequence[Group], metric: Metric) -> Panel:
+    """The deciles over the clients of a score, after the last evaluation that recorded them."""
+    columns, lines = {q: metric.decile(q) for q in DECILES}, []
     for group in groups:
-        runs = [run.history for run in group.runs.values() if DECILES[0] in run.history]
-        last = [run.dropna(subset=[DECILES[0]]).iloc[-1] for run in runs]
-        lines.append(band(group.name, [{q: float(row[name]) for q, name in DECILES.items()} for row in last]))
+        runs = [run.history for run in group.runs.values() if columns[0] in run.history]
+        last = [run.dropna(subset=[columns[0]]).iloc[-1] for run in runs]
+        lines.append(band(group.name, [{q: float(row[name]) for q, name in columns.items()} for row in last]))
     text = (
-        "Accuracy of the last model on test data with each client's mix of labels, from the worst client (0 %) to the "
-        "best (100 %); a flat curve serves all alike."
+        f"The {metric.label} of the last model for each client, from the lowest (0 %) to the highest (100 %). The "
+        "flatter the curve, the smaller the differences between clients."
     )
-    return [Chart("How well each client is served", text, lines, "share of the clients, %", "accuracy")]
+    title = f"{metric.label[:1].upper()}{metric.label[1:]} of the clients"
+    return Chart.of(metric, title, text, lines, "share of the clients, %")
 
 
 def selection(groups: Sequence[Group]) -> list[Panel]:
-    """In how many of the rounds each client took part, the most frequent first."""
+    """The share of the rounds in which each client took part; nothing if every client took part in every round."""
     lines = []
     for group in groups:
-        shares, n = [], next(iter(group.runs.values())).config["clients"]
-        for run in group.runs.values():
-            seen = run.clients[["round", "client"]].drop_duplicates()
-            rounds = max(1, seen["round"].nunique())
-            took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent first
+        shares = []
+        for run in (run for run in group.runs.values() if len(run.clients)):
+            seen, n = run.clients[["round", "client"]].drop_duplicates(), run.config["clients"]
+            rounds = seen["round"].nunique()
+            took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent client first
             ordered = took + [0.0] * (n - len(took))
             shares.append({i + 1: ordered[i] for i in _evenly(range(n))})
         lines.append(band(group.name, shares))
     if all(y == 1 for line in lines for y in line.y):
         return []
     if len(lines) > 1 and all((line.x, line.y) == (lines[0].x, lines[0].y) for line in lines):
-        lines = [Line("all alike", lines[0].x, lines[0].y, lines[0].low, lines[0].high)]
-    text = "The share of rounds in which a client took part, the most frequent client first."
-    return [Chart("Who takes part", text, lines, "clients, most frequent first", "share of rounds")]
+        lines = [replace(lines[0], name="all groups")]
+    text = "The share of the rounds in which a client took part, beginning with the client that took part most often."
+    x, y = "clients, most frequent first", "share of rounds"
+    return [Chart("Participation of the clients", text, lines, x, y, low=0, high=1)]
 
 
-def of_methods(groups: Sequence[Group]) -> tuple[list[Panel], list[str]]:
-    """The panels that the runs of a method wrote, over the seeds; and which groups lack some."""
+def of_methods(groups: Sequence[Group]) -> Section:
+    """The panels that the methods wrote into the folders of their runs, over the seeds."""
     found: list[Panel] = []
     notes: list[str] = []
     for group in groups:
         each = [run.folder.panels() for run in group.runs.values()]
-        written = [panels for panels in each if panels is not None]
-        if len(written) < len(each):
-            notes.append(f"{group.name}: some of its runs wrote no panels (they are unfinished or of an older release)")
-        merged = [over_seeds(same) for same in zip(*written, strict=False)]
-        found += [replace(panel, title=f"{group.name}: {panel.title}") for panel in merged]
-    return found, notes
+        by_title: dict[str, list[Panel]] = {}
+        for panel in (panel for panels in each for panel in panels or ()):
+            by_title.setdefault(panel.title, []).append(panel)
+        found += [replace(over_seeds(same), title=f"{group.name}: {title}") for title, same in by_title.items()]
+        if (missing := each.count(None)) > 0:
+            why = "they are not finished, or an earlier release of Arno wrote them"
+            notes.append(f"{group.name}: the panels of {missing} of {len(each)} runs were not recorded ({why}).")
+    if not any(map(drawn, found)) and not notes:
+        notes.append("None of these methods has panels of its own.")
+    return Section(found, notes)
 
 
 def _per_round(groups: Sequence[Group], column: str) -> list[Line]:
+    """The mean over the cohort of a column of the clients' records, for every round."""
     lines = []
     for group in groups:
         known = [run.clients for run in group.runs.values() if column in run.clients]
@@ -186,25 +213,34 @@ def _per_round(groups: Sequence[Group], column: str) -> list[Line]:
     return lines
 
 
-def _common(sets: Sequence[set[int]]) -> list[int]:
-    return sorted(set.intersection(*sets))
-
-
 def _thin(rounds: Sequence[int], runs: Sequence[pd.DataFrame], scores: Sequence[str]) -> list[int]:
-    """At most so many rounds, those with scores rather than others, the last always."""
+    """At most MOST of the rounds: rounds with an evaluation first, and always the last round."""
     if len(rounds) > MOST:
-        tested = [name for name in scores if name != "train_loss"]
+        tested = [name for name in scores if name != TRAIN_LOSS.name]
         scored = set(runs[0].dropna(subset=tested[:1]).index) if tested else set(rounds)
         rounds = [t for t in rounds if t in scored] or rounds
-    return list(_evenly(rounds))
+    return _evenly(rounds)
 
 
 def _evenly(values: Sequence[Any]) -> list[Any]:
+    """At most MOST of the values at equal distances, and always the last one."""
     step = -(-len(values) // MOST) or 1
-    kept = list(values[::-1][::step])  # from the end: the last one always is kept
+    kept = list(values[::-1][::step])
     return kept[::-1]
 
 
-def _mean(columns: Sequence[pd.Series]) -> list[float | None]:
-    means = (sum(values) / len(values) for values in zip(*(column.tolist() for column in columns), strict=True))
+def _band(name: str, runs: Sequence[pd.DataFrame], rounds: Sequence[int]) -> dict[str, list[float | None]]:
+    """Mean, low and high of a score in these rounds; None where it was not recorded."""
+    found = band("", [dict(run[name].dropna().items()) for run in runs])
+    parts = {"y": found.y, "low": found.low, "high": found.high}
+    at = {part: dict(zip(found.x, values, strict=False)) for part, values in parts.items()}
+    return {part: [values.get(t) for t in rounds] if values else [] for part, values in at.items()}
+
+
+def _mean(column: str, runs: Sequence[pd.DataFrame], rounds: list[int]) -> list[float | None]:
+    """The mean of a column over the seeds in these rounds; None where it was not recorded."""
+    if not all(column in run for run in runs):
+        return [None] * len(rounds)
+    columns = [run[column].reindex(rounds).tolist() for run in runs]
+    means = (sum(values) / len(values) for values in zip(*columns, strict=True))
     return [None if mean != mean else mean for mean in means]

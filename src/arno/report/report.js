@@ -1,6 +1,6 @@
 "use strict";
-// Draws the report: curves with bands, heat maps, switches, legends, hover and tables of the numbers. All data are in the
-// page; every text goes in as text, never as markup.
+// Draws the report: curves with bands, heat maps, switches, legends, tooltips and tables of the numbers. All data are in
+// the page. Every text is inserted as text, never as markup.
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const svgNames = document.querySelector("svg").namespaceURI;
@@ -51,19 +51,26 @@ const summary = (panel) =>
     ? panel.lines.filter((l) => l.y.length).map((l) => `${l.name} goes from ${written(l.y[0])} to ${written(l.y.at(-1))}`).join("; ")
     : `${panel.rows.length} rows of ${panel.y}, ${panel.columns.length} columns of ${panel.x}`;
 
+// The ends of the y axis, cut at the range of the panel (null: no end).
+function within([y0, y1], { low, high }) {
+  const [bottom, top] = [low === null ? y0 : Math.max(y0, low), high === null ? y1 : Math.min(y1, high)];
+  return bottom < top ? [bottom, top] : [y0, y1];
+}
+
 function drawLines(figure) {
   const { panel, plot } = figure, lines = shown(panel).filter((line) => line.x.length);
   const W = Math.max(260, plot.clientWidth), H = Math.round(Math.min(figure.large ? 430 : 300, Math.max(230, W * 0.5)));
   const left = 52, right = W - 14, top = 26, bottom = H - 40;
   const svg = frame(figure, W, H);
   const xs = lines.flatMap((l) => l.x), ys = lines.flatMap((l) => [...l.y, ...l.low, ...l.high]);
-  if (!xs.length) return void add(svg, "text", { x: W / 2, y: H / 2, class: "label middle" }, "nothing is shown");
-  const log = panel.log && Math.min(...ys) > 0, to = (y) => (log ? Math.log10(y) : y);
-  let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  if (!xs.length) return void add(svg, "text", { x: W / 2, y: H / 2, class: "label middle" }, "no data");
+  const log = panel.log && lines.every((l) => l.y.every((y) => y > 0)), to = (y) => (log ? Math.log10(y) : y);
+  const drawn = log ? ys.filter((y) => y > 0) : ys; // the lower edge of a band may be below 0
+  let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...drawn), Math.max(...drawn)];
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
-  const share = /accuracy|F1|share|worst/.test(panel.y), room = log ? 0 : (y1 - y0) * 0.04;
-  [y0, y1] = [share ? Math.max(0, y0 - room) : y0 - room, share ? Math.min(1, y1 + room) : y1 + room];
+  const room = log ? 0 : (y1 - y0) * 0.04;
+  [y0, y1] = within([y0 - room, y1 + room], panel);
   const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
   const py = (y) => bottom - ((to(Math.max(y, y0)) - to(y0)) / (to(y1) - to(y0))) * (bottom - top);
   for (const y of log ? decades(y0, y1) : ticks(y0, y1, H / 42)) {
@@ -223,7 +230,8 @@ function chosen() {
     const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
     return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
   });
-  return { title: "", text: "", lines, x: curves.axes[axis], y: curves.metrics[metric], log: report.log.includes(metric) };
+  const { label, log, low, high } = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
+  return { title: "", text: "", lines, x: curves.axes[axis], y: label, log, low, high };
 }
 
 function choice(host, name, title, options) {
@@ -254,9 +262,11 @@ function page() {
   host.replaceChildren();
   const switches = document.getElementById("switches");
   switches.replaceChildren();
-  if (!(state.metric in place.curves.metrics)) state.metric = Object.keys(place.curves.metrics)[0];
-  choice(switches, "metric", "Score", place.curves.metrics);
-  choice(switches, "axis", "against", place.curves.axes);
+  const { metrics, axes } = place.curves;
+  if (!(state.metric in metrics)) state.metric = Object.keys(metrics)[0];
+  if (!(state.axis in axes)) state.axis = "round";
+  choice(switches, "metric", "Score", Object.fromEntries(Object.entries(metrics).map(([name, { label }]) => [name, label])));
+  choice(switches, "axis", "over", axes);
   show(host, chosen(), true);
   for (const [section, panels] of Object.entries(place.panels)) {
     const target = document.getElementById(`${section}-figures`);

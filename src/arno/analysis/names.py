@@ -1,0 +1,69 @@
+"""How the runs of a comparison are named: by the settings in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..config import settings as configs
+
+Flat = Mapping[str, Any]  #: the settings of a run as `section.name` → value
+
+#: Settings that do not make another group.
+APART = ("seed", "out", "engine", "checkpoint", "track", "state")
+
+
+def names(flat: Sequence[Flat]) -> list[tuple[str, str]]:
+    """A name and a setting for each run.
+
+    If the runs have several methods, the name is the method with its own settings, and the setting holds the other
+    differences. Otherwise the name holds all differences, and the setting is empty.
+
+    >>> names([{"method.kind": "fedprox", "method.mu": mu} for mu in (0.1, 1.0)])
+    [('method.mu=0.1', ''), ('method.mu=1.0', '')]
+    """
+    kinds = [config["method.kind"] for config in flat]
+    several = len(set(kinds)) > 1
+    keys = {key: None for config in flat for key in config if key.split(".")[0] not in APART and key != "method.kind"}
+    for key in _defaults_only(flat) if several else ():
+        keys.pop(key, None)
+
+    def differing(config: Flat, among: Sequence[Flat], own: bool) -> str:
+        mine = [k for k in keys if k in config and k.startswith("method.") == own]
+        varied = [k for k in mine if len({shown(other, k) for other in among}) > 1]
+        return " ".join(f"{k.removesuffix('.kind')}={configs.written(config[k])}" for k in varied)
+
+    found = []
+    for config, kind in zip(flat, kinds, strict=True):
+        own = differing(config, [other for other in flat if other["method.kind"] == kind], own=True)
+        rest = differing(config, flat, own=False)
+        words = [kind, own] if several else [own, rest]
+        found.append((" ".join(filter(None, words)) or kind, rest if several else ""))
+    return found
+
+
+def shown(config: Flat, key: str) -> str:
+    """A value for comparisons; a missing key differs from the value None."""
+    return repr(config[key]) if key in config else ""
+
+
+def _defaults_only(flat: Sequence[Flat]) -> list[str]:
+    """The settings that have their default in every run. If such a setting differs, the methods' defaults differ."""
+    usual = [defaults(config) for config in flat]
+    keys = {key: None for mine in usual for key in mine}
+    pairs = list(zip(flat, usual, strict=True))
+    return [key for key in keys if all(key in mine and config.get(key) == mine[key] for config, mine in pairs)]
+
+
+def defaults(config: Flat) -> dict[str, Any]:
+    """The general settings of a run with this problem and this method, if the user sets none of them.
+
+    Only factories of Arno itself are looked up. The defaults of other ones are not known here: to read them, their code
+    would have to run.
+    """
+    usual = {name: default for name, default, _ in configs.describe()}
+    for group in ("problem", "method"):
+        known, kind = configs.registry(group), config.get(f"{group}.kind")
+        if kind in known.names():
+            usual |= known.info(kind).get("defaults", {})
+    return usual

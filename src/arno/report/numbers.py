@@ -1,0 +1,74 @@
+"""How the tables print numbers: scores by the declaration of their metric, costs with a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isnan
+
+from ..core.metric import Metric
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How a cost is printed: its heading, the unit in which it is given, and the digits after the point."""
+
+    label: str
+    unit: float
+    digits: int
+
+    def show(self, value: float) -> str:
+        """A value for people.
+
+        >>> COSTS["bytes"].show(12_345_678.0), COSTS["steps"].show(1234.0), COSTS["seconds"].show(float("nan"))
+        ('12.35', '1,234', '–')
+        """
+        return NONE if isnan(value) else f"{value / self.unit:,.{self.digits}f}"
+
+
+#: The costs of a comparison by the column of its table.
+COSTS = {
+    "rounds": Cost("rounds", 1, 1),
+    "steps": Cost("local steps", 1, 0),
+    "bytes": Cost("MB sent", 1e6, 2),
+    "seconds": Cost("seconds", 1, 1),
+}
+
+
+def score(metric: Metric, value: float, scale: float | None = None, sign: str = "") -> str:
+    """A score, or a difference of scores; `scale` and `sign` as in `Metric.show`."""
+    return NONE if isnan(value) else metric.show(value, scale, sign)
+
+
+def spread(metric: Metric, mean: float, std: float) -> str:
+    """Mean ± standard deviation; without the second part if there is no standard deviation.
+
+    >>> loss = Metric("loss", "loss", "less", digits=1)
+    >>> spread(loss, 2.0, 1.414), spread(loss, 2.0, float("nan")), spread(loss, float("nan"), float("nan"))
+    ('2.0 ± 1.4', '2.0', '–')
+    >>> spread(loss, 1.5e-7, 2e-8)
+    '1.5e-07 ± 2e-08'
+    """
+    return score(metric, mean) + ("" if isnan(std) else f" ± {score(metric, std, mean)}")
+
+
+def probability(p: float) -> str:
+    """The p of a test.
+
+    >>> probability(0.01234), probability(1e-5), probability(float("nan"))
+    ('0.012', '< 0.001', '–')
+    """
+    return NONE if isnan(p) else f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(7.24), duration(200), duration(7300)
+    ('7.2 s', '3 min 20 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{hours} h {minutes % 60} min"
