@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -9,7 +10,10 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,35 +23,48 @@ import pytest
 import arno
 from arno import ArnoError
 from arno.records.folder import RunFolder
-from arno.tracking import follow as tracking
-from arno.tracking.follow import SINKS, Tail, asked, numbers, read_state, send
+from arno.records.lock import locked
+from arno.tracking import destination, trackers
+from arno.tracking import send as sending
+from arno.tracking.destination import asked
+from arno.tracking.send import BATCH, send
+from arno.tracking.tracker import Record, State, Tracker, files
 
 ROWS = 40
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_tracker.py"
 
 
-class Memory:
+class Memory(Tracker):
     """A tracker in memory, that fails when told to."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        super().__init__()
+        self.records: list[Record] = []
+        self.sizes: list[int] = []
         self.opened, self.fail, self.status, self.files = 0, 0, "", list[str]()
 
-    def open(self, folder: RunFolder, state: dict[str, Any]) -> None:
+    def open(self, folder: RunFolder, state: State) -> None:
         self.opened += 1
-        self._stumble()
+        self._fail()
 
-    def send(self, rows: Sequence[dict[str, Any]], began: float) -> None:
-        self._stumble()
-        self.rows += rows
+    def send(self, records: Sequence[Record]) -> None:
+        self._fail()
+        self.records += records
+        self.sizes.append(len(records))
 
     def finish(self, folder: RunFolder, status: str) -> None:
-        self._stumble()
-        self.status, self.files = status, [p.name for p in tracking.files(folder)]
+        self._fail()
+        self.status, self.files = status, [p.name for p in files(folder)]
 
     def close(self) -> None:
         pass
 
-    def _stumble(self) -> None:
+    @property
+    def rounds(self) -> list[int]:
+        return [record.round for record in self.records]
+
+    def _fail(self) -> None:
         if self.fail:
             self.fail -= 1
             raise ConnectionError("no answer")
@@ -55,11 +72,17 @@ class Memory:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    sink = Memory()
-    monkeypatch.setitem(SINKS, "memory", (lambda uri: sink, ()))
-    monkeypatch.setattr(tracking, "LOOK", 0.01)
-    monkeypatch.setattr(tracking, "PATIENCE", 0.05)
-    return sink
+    tracker = Memory()
+    monkeypatch.setattr(trackers, "_factories", {})
+    monkeypatch.setattr(trackers, "_info", {})
+    trackers.register("memory", needs=())(lambda uri: tracker)
+    monkeypatch.setattr(sending, "LOOK", 0.01)
+    monkeypatch.setattr(sending, "PATIENCE", 0.05)
+    return tracker
+
+
+def state_of(run: Path, name: str) -> dict[str, Any]:
+    return asked(name)[0].state(run)
 
 
 @pytest.fixture
@@ -85,51 +108,79 @@ PNG = bytes.fromhex(
 
 def test_everything_arrives_once(memory: Memory, run: Path) -> None:
     assert send(run, "memory") == ROWS
-    assert [row["round"] for row in memory.rows] == list(range(1, ROWS + 1))
-    assert numbers(memory.rows[1]) == {"seconds": 0.5, "gap": 0.5}
-    assert memory.rows[1]["elapsed"] == 1.0
+    assert memory.rounds == list(range(1, ROWS + 1))
+    assert memory.records[1] == Record(2, BEGAN + 1.0, {"seconds": 0.5, "gap": 0.5})
     assert memory.status == "done"
     assert {"config.yaml", "manifest.json", "curves.png", "final.safetensors"} <= set(memory.files)
+    memory.status = ""
     assert send(run, "memory") == 0
-    assert len(memory.rows) == ROWS
+    assert len(memory.records) == ROWS
+    assert memory.status == "", "it knew the end already"
 
 
 def test_a_tracker_that_fails_for_a_while_loses_nothing(memory: Memory, run: Path) -> None:
     memory.fail = 3
     assert send(run, "memory", patience=5) == ROWS
-    assert len(memory.rows) == ROWS
+    assert len(memory.records) == ROWS
 
 
 def test_a_dead_tracker_gives_up_after_the_run_and_goes_on_later(memory: Memory, run: Path) -> None:
     memory.fail = 10**9
     with pytest.raises(ArnoError, match="no answer"):
         send(run, "memory", patience=0.1)
-    assert read_state(run, "memory")["error"] == "no answer"
+    assert state_of(run, "memory")["error"] == "no answer"
     memory.fail = 0
     assert send(run, "memory") == ROWS
-    assert [row["round"] for row in memory.rows] == list(range(1, ROWS + 1))
+    assert memory.rounds == list(range(1, ROWS + 1))
 
 
 def test_batches_are_bounded(memory: Memory, run: Path) -> None:
-    sizes = []
-    plain = memory.send
-    memory.send = lambda rows, began: (sizes.append(len(rows)), plain(rows, began))[1]  # type: ignore[method-assign]
     lines = [json.dumps({"round": t, "gap": 0.0}) + "\n" for t in range(1, 2001)]
     (run / "metrics.jsonl").write_text("".join(lines))
     assert send(run, "memory") == 2000
-    assert max(sizes) <= tracking.BATCH // 4
+    assert memory.sizes == [BATCH] * 8
 
 
-def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"round": 1}\n{"round"')
-    tail = Tail(path)
-    assert [row["round"] for row in tail.rows(10)] == [1]
-    assert tail.more()
-    with path.open("a") as file:
-        file.write(": 2}\n")
-    assert [row["round"] for row in tail.rows(10)] == [2]
-    assert not tail.more()
+def test_a_last_line_that_a_kill_cut_off_is_left_out(memory: Memory, run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 41, "ga')
+    manifest = run / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("done", "running"))
+    assert send(run, "memory") == ROWS
+    assert memory.status == "", "the run may be resumed"
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('p": 0.5}\n')
+    manifest.write_text(manifest.read_text().replace("running", "done"))
+    assert send(run, "memory") == 1
+    assert memory.records[-1].values == {"gap": 0.5}
+    assert memory.status == "done"
+
+
+def test_a_damaged_line_is_named(memory: Memory, run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join([*lines[:3], "not json\n", *lines[4:]]))
+    with pytest.raises(ArnoError, match="line 4: is no record of a round"):
+        send(run, "memory")
+
+
+def test_a_sender_follows_the_run_to_its_end(memory: Memory, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, records = run / "manifest.json", run / "metrics.jsonl"
+    manifest.write_text(manifest.read_text().replace("done", "running"))
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("")
+
+    def write_more(seconds: float) -> None:
+        with records.open("a") as file:
+            file.write("".join(lines[:7]))
+        del lines[:7]
+        if not lines:
+            manifest.write_text(manifest.read_text().replace("running", "failed"))
+
+    monkeypatch.setattr(sending.time, "sleep", write_more)
+    assert send(run, "memory", follow=True) == ROWS
+    assert memory.rounds == list(range(1, ROWS + 1))
+    assert memory.sizes == [7, 7, 7, 7, 7, 5]
+    assert (memory.opened, memory.status) == (1, "failed")
 
 
 def test_rounds_computed_again_after_a_resume_are_not_sent_twice(memory: Memory, run: Path) -> None:
@@ -138,22 +189,83 @@ def test_rounds_computed_again_after_a_resume_are_not_sent_twice(memory: Memory,
     assert send(run, "memory") == 25
     (run / "metrics.jsonl").write_text(whole)
     assert send(run, "memory") == 15
-    assert [row["round"] for row in memory.rows] == list(range(1, ROWS + 1))
+    assert memory.rounds == list(range(1, ROWS + 1))
 
 
 def test_one_sender_at_a_time(memory: Memory, run: Path) -> None:
     (run / "track").mkdir()
-    with tracking.locked(run, "memory"), pytest.raises(ArnoError, match="another process"):
+    held = locked(run / "track" / "memory.lock", ArnoError("held", "twice"))
+    with held, pytest.raises(ArnoError, match="another process"):
         send(run, "memory")
+    assert send(run, "memory") == ROWS
 
 
 def test_unknown_and_missing_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ArnoError, match="did you mean 'mlflow'"):
         asked("mlfow")
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    with pytest.raises(ArnoError, match="it must name one tracker"):
+        destination.single("mlflow,tensorboard" if find_spec("mlflow") and find_spec("tensorboard") else "")
+    monkeypatch.setattr(destination, "find_spec", lambda name: None)
     with pytest.raises(ArnoError, match=r"arno\[mlflow\]"):
         arno.run("problem=quadratic", "track=mlflow", out=str(tmp_path / "no"))
     assert not (tmp_path / "no").exists()
+
+
+def test_every_tracker_has_an_extra_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = tomllib.loads((EXAMPLE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    monkeypatch.setattr(destination, "find_spec", lambda name: None)
+    assert trackers.names() == ["mlflow", "tensorboard", "wandb"]
+    for name in trackers.names():
+        with pytest.raises(ArnoError, match=rf"pip install 'arno\[{name}\]'"):
+            asked(name)
+        assert name in extras
+
+
+def test_no_tracker_is_imported_with_its_library() -> None:
+    code = "import sys; from arno.tracking import trackers; [trackers.get(name) for name in trackers.names()]; "
+    code += "assert not {'mlflow', 'tensorboard', 'wandb', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_waits_longer_for_files_than_for_servers() -> None:
+    remote = {word: asked(word)[0].tracker.remote for word in ("mlflow@sqlite:///a.db", "mlflow@http://localhost:1")}
+    assert remote == {"mlflow@sqlite:///a.db": False, "mlflow@http://localhost:1": True}
+    assert trackers.get("wandb")("").remote
+    assert not trackers.get("tensorboard")("").remote
+
+
+def test_a_tracker_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example; it runs in a process of its own beside the run."""
+    monkeypatch.chdir(tmp_path)
+    word = f"{EXAMPLE}:CsvTracker@records.csv"
+    result = arno.run("problem=quadratic", "rounds=12", "clients=5", f"track={word}", out="run")
+    state = json.loads((result.path / "track" / "my_tracker.CsvTracker.json").read_text())
+    assert (state["sent"], state["finished"]) == (12, "done")
+    rows = list(csv.reader((tmp_path / "records.csv").read_text().splitlines()))
+    assert [float(value) for _, _, name, value in rows if name == "gap"] == list(result.history["gap"])
+    assert rows[-1] == ["end", "", "status", "done"]
+    with pytest.raises(ArnoError, match="there is no file"):
+        asked("nowhere.py:Tracker")
+    with pytest.raises(ArnoError, match="did you mean 'CsvTracker'"):
+        asked(f"{EXAMPLE}:CvsTracker")
+
+
+def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(
+        "from arno import ArnoError\n"
+        "class Broken:\n"
+        "    remote = False\n"
+        "    def __init__(self, uri): pass\n"
+        "    def open(self, folder, state): raise ArnoError('this server', 'is down')\n"
+    )
+    result = arno.run("problem=quadratic", "rounds=3", "clients=5", "track=broken.py:Broken", out="run")
+    assert result.folder.manifest()["status"] == "done"
+    log = (result.path / "log.txt").read_text()
+    assert (
+        "broken.Broken did not take everything (see run/track/broken.Broken.log); nothing is lost: `arno track" in log
+    )
+    assert "this server: is down" in (result.path / "track" / "broken.Broken.log").read_text()
 
 
 def test_tensorboard_files_hold_every_round(run: Path) -> None:
@@ -180,7 +292,7 @@ def history(uri: str, run_id: str, name: str) -> list[tuple[int, float]]:
 
 
 needs_mlflow = pytest.mark.skipif(
-    any(tracking.find_spec(name) is None for name in ("mlflow", "sqlalchemy")),
+    any(find_spec(name) is None for name in ("mlflow", "sqlalchemy")),
     reason="mlflow with its SQL store is not installed (the extra `mlflow`)",
 )
 quiet = pytest.mark.filterwarnings("ignore")  # what other packages warn of when they are imported
@@ -194,9 +306,9 @@ def test_a_tracked_run_is_in_the_sqlite_store(tmp_path: Path, monkeypatch: pytes
     result = arno.run("problem=quadratic", "rounds=30", "clients=5", "track=mlflow", out="run")
     assert "still being sent" not in (result.path / "log.txt").read_text()  # it knew that the run was over
     until = time.monotonic() + 120
-    while read_state(result.path, "mlflow").get("finished") != "done" and time.monotonic() < until:
+    while state_of(result.path, "mlflow").get("finished") != "done" and time.monotonic() < until:
         time.sleep(0.2)  # on a busy machine the sender may outlive the run
-    state = read_state(result.path, "mlflow")
+    state = state_of(result.path, "mlflow")
     assert state["sent"] == 30
     assert state["finished"] == "done"
     uri = f"sqlite:///{tmp_path / 'mlruns.db'}"
@@ -213,7 +325,7 @@ def test_a_tracked_run_is_in_the_sqlite_store(tmp_path: Path, monkeypatch: pytes
 
 
 needs_server = pytest.mark.skipif(
-    any(tracking.find_spec(name) is None for name in ("mlflow", "sqlalchemy", "flask", "uvicorn", "aiohttp")),
+    any(find_spec(name) is None for name in ("mlflow", "sqlalchemy", "flask", "uvicorn", "aiohttp")),
     reason="an MLflow server is not installed (pip install mlflow)",
 )
 
@@ -271,7 +383,7 @@ def test_a_server_killed_in_the_middle_loses_nothing(server: Server, tmp_path: P
     )  # fmt: skip
     assert result.folder.manifest()["status"] == "done"
     assert len(result.history) == rounds
-    state = read_state(result.path, "mlflow")
+    state = state_of(result.path, "mlflow")
     assert 0 < state["sent"] < rounds
     assert "arno track" in (result.path / "log.txt").read_text()
     server.start()
@@ -284,7 +396,7 @@ def test_a_server_killed_in_the_middle_loses_nothing(server: Server, tmp_path: P
             if "another process" not in str(error) or time.monotonic() > until:
                 raise
             time.sleep(0.5)
-    state = read_state(result.path, "mlflow")
+    state = state_of(result.path, "mlflow")
     assert state["sent"] == rounds
     assert state["finished"] == "done"
     assert history(server.uri, state["run"], "gap") == list(result.history["gap"].items())
@@ -299,7 +411,7 @@ class Killer(arno.Part):
     def begin(self, t: int) -> None:
         if t == 100:
             until = time.monotonic() + 90
-            while not read_state(self._run, "mlflow").get("sent") and time.monotonic() < until:
+            while not state_of(self._run, "mlflow").get("sent") and time.monotonic() < until:
                 time.sleep(0.05)
             self._server.kill()
             self._dead = True

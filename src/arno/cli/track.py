@@ -13,14 +13,15 @@ def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("track", COMMANDS["track"], settings=False)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--to", default="mlflow", help="mlflow, tensorboard or wandb; mlflow@URI names a server")
-    parser.add_argument("--follow", action="store_true", help="go on until the run is over")
+    trackers = "mlflow, tensorboard, wandb or FILE.py:CLASS; mlflow@URI names a server"
+    parser.add_argument("--to", default="mlflow", help=trackers)
+    parser.add_argument("--follow", action="store_true", help="continue until the run has ended")
     options = parser.parse_args(arguments)
 
     if options.follow and hasattr(os, "nice"):
         os.nice(10)  # the run has priority
 
-    from ..tracking.follow import send
+    from ..tracking.send import send
 
     sent = send(options.run, options.to, options.follow)
     print(f"{sent} rounds sent")

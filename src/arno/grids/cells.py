@@ -115,14 +115,14 @@ class Watcher(Protocol):
 
 def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, watcher: Watcher) -> bool:
     """Run the cells of these configurations, at most `jobs` at a time; false if the user stopped some of them."""
-    with stop_signals(workers) as stopped:
-        try:
-            workers.start(min(jobs or workers.room(configs[0]), len(configs)))
+    try:
+        workers.start(min(jobs or workers.room(configs[0]), len(configs)))
+        with stop_signals(workers) as stopped:  # after the start: Ray installs a handler of its own
             return _loop(configs, workers, watcher, stopped)
-        except KeyboardInterrupt:
-            return False
-        finally:
-            workers.close()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        workers.close()
 
 
 def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped: Sequence[int]) -> bool:

@@ -198,7 +198,7 @@ class RunFolder:
     def rewind(self, upto: int) -> None:
         """Forget the records of rounds after `upto`: they will be computed again."""
         if (self.path / metrics.NAME).exists():
-            self.write_text(metrics.NAME, metrics.upto(self.path, upto))
+            self.write_text(metrics.NAME, metrics.up_to(self.path, upto))
         for piece in [*self.checkpoints.glob("clients-*.parquet"), *self.saved()]:
             if int(piece.stem.split("-")[-1]) > upto:
                 piece.unlink()

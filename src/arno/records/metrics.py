@@ -15,13 +15,24 @@ NAME = "metrics.jsonl"
 
 
 class Reader:
-    """The complete lines of a file that may still grow. A last line without its end is left for later."""
+    """Reads a file that may still grow. It leaves a last line without its end, which a later call may find complete.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, NAME)
+    ...     _ = path.write_text('{"round": 1}\\n{"rou')
+    ...     reader = Reader(path)
+    ...     first = list(reader.rows())
+    ...     _ = path.write_text('{"round": 1}\\n{"round": 2}\\n')
+    ...     first, list(reader.rows())
+    ([{'round': 1}], [{'round': 2}])
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self._at, self._line = path, 0, 0
 
     def rows(self, most: int | None = None) -> Iterator[Row]:
-        """Up to `most` further rows."""
+        """The next rows, at most `most`; nothing while the file does not exist."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -30,13 +41,10 @@ class Reader:
                 line = file.readline()
                 if not line.endswith(b"\n"):
                     return
-                yield self._parsed(line)
+                row = self._parsed(line)
                 self._at, self._line = self._at + len(line), self._line + 1
                 most = None if most is None else most - 1
-
-    def more(self) -> bool:
-        """Whether there is something left to read."""
-        return self.path.exists() and self.path.stat().st_size > self._at
+                yield row
 
     def _parsed(self, line: bytes) -> Row:
         try:
@@ -54,9 +62,11 @@ def read(folder: Path) -> list[Row]:
     return list(Reader(folder / NAME).rows())
 
 
-def upto(folder: Path, t: int) -> str:
-    """The text of the records up to round t; what follows a damaged line is left out."""
+def up_to(folder: Path, t: int) -> str:
+    """The text of the records up to round `t`, without a damaged line and what follows it."""
     kept: list[str] = []
     with suppress(ArnoError):
-        kept.extend(json.dumps(row) + "\n" for row in Reader(folder / NAME).rows() if row["round"] <= t)
+        for row in Reader(folder / NAME).rows():
+            if row["round"] <= t:
+                kept.append(json.dumps(row) + "\n")  # noqa: PERF401  `extend` need not keep rows before an error
     return "".join(kept)

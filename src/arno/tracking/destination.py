@@ -1,0 +1,74 @@
+"""The trackers that `track=` names, and how far each of them is with a run."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import ArnoError, need, unknown
+from . import trackers
+from .tracker import State, Tracker
+
+
+class Destination(NamedTuple):
+    """A tracker that a setting names.
+
+    word: the setting, as `mlflow@http://localhost:5000`. name: its files in `track/` have this name.
+    tracker: the tracker, not connected.
+    """
+
+    word: str
+    name: str
+    tracker: Tracker
+
+    def file(self, run: Path, suffix: str = "json") -> Path:
+        """A file of this tracker in the run's folder."""
+        return run / "track" / f"{self.name}.{suffix}"
+
+    def state(self, run: Path) -> State:
+        """How far the tracker is; empty before its first connection."""
+        try:
+            loaded: State = json.loads(self.file(run).read_text())
+        except (OSError, ValueError):
+            return {}
+        return loaded
+
+    def write_state(self, run: Path, state: State) -> None:
+        """Note how far the tracker is, completely or not at all."""
+        temporary = self.file(run, "part")
+        temporary.write_text(json.dumps(state))
+        temporary.replace(self.file(run))
+
+
+def asked(track: Any) -> list[Destination]:
+    """The trackers of a setting, some with an address; refuses those that cannot work.
+
+    >>> asked(None), [tracker.name for tracker in asked("mlflow@sqlite:///a.db, tensorboard")]
+    ([], ['mlflow', 'tensorboard'])
+    """
+    words = track.split(",") if isinstance(track, str) else list(track or [])
+    return [_destination(str(word).strip()) for word in words]
+
+
+def _destination(word: str) -> Destination:
+    name, _, uri = word.partition("@")
+    if ":" in name:  # a user's own: file.py:name or module:name
+        where, _, attribute = name.rpartition(":")
+        short = f"{Path(where).name.removesuffix('.py')}.{attribute}"
+        return Destination(word, short, trackers.get("custom", name)(uri))
+    if name not in trackers.names():
+        raise unknown("tracker", name, trackers.names())
+    for package in trackers.info(name)["needs"]:
+        if find_spec(package) is None:
+            raise need(name, package)
+    return Destination(word, name, trackers.get(name)(uri))
+
+
+def single(word: str) -> Destination:
+    """The tracker of a setting that may name only one."""
+    found = asked(word)
+    if len(found) != 1:
+        raise ArnoError(f"--to {word}", "it must name one tracker", "call arno track once for each of them")
+    return found[0]

@@ -1,0 +1,57 @@
+"""What a tracker is, and what it gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..records.folder import RunFolder
+
+#: What a tracker keeps between its connections: plain values, stored as JSON in the run's folder.
+State = dict[str, Any]
+#: The kinds of files of a finished run that a tracker keeps.
+KINDS = (".yaml", ".json", ".png", ".safetensors", ".parquet", ".txt", ".npz")
+
+
+class Record(NamedTuple):
+    """The numbers of one round; `time` is in seconds since 1970."""
+
+    round: int
+    time: float
+    values: dict[str, float]
+
+
+class Tracker(ABC):
+    """Takes the records of one run. It must accept the same record twice.
+
+    uri: the address after the @ of `track=mlflow@http://localhost:5000`; empty without one.
+    remote: whether records go over a network. At its end, a run waits only a few seconds for a remote tracker.
+    """
+
+    remote = False
+
+    def __init__(self, uri: str = "") -> None:
+        self.uri = uri
+
+    @abstractmethod
+    def open(self, folder: RunFolder, state: State) -> None:
+        """Connect. `state` holds what earlier connections have put into it; put into it what later ones need."""
+
+    @abstractmethod
+    def send(self, records: Sequence[Record]) -> None:
+        """Take the records of some rounds."""
+
+    @abstractmethod
+    def finish(self, folder: RunFolder, status: str) -> None:
+        """The run has ended as `status` says (done, failed, interrupted): take the files of its folder."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect."""
+
+
+def files(folder: RunFolder) -> list[Path]:
+    """The files of a finished run that a tracker keeps: configuration, manifest, pictures, models, tables."""
+    return sorted(path for path in folder.path.iterdir() if path.is_file() and path.suffix in KINDS)
