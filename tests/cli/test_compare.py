@@ -26,7 +26,7 @@ from arno.grids.display import Display, display
 from arno.grids.grid import cells
 from arno.grids.local import Local
 from arno.records.folder import RunFolder
-from arno.report.tables import _aside
+from arno.report.tables import unlike
 from arno.runs.progress import Quiet
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")
@@ -211,8 +211,8 @@ def test_a_comparison_is_not_resumed_as_a_run(arno, here):
     words = ("method=fedavg", *GRID[2:], "local.lr=choice(0.1, 0.2)", "target=0.5")
     arno("compare", *words, "out=grid")
     error = arno("resume", "grid").error
-    assert "grid: is no run but a comparison; the same command goes on with it: arno compare method=fedavg" in error
-    again = shlex.split(error.partition("with it: arno ")[2])
+    assert "grid: is no run but a comparison; the same command continues it: arno compare method=fedavg" in error
+    again = shlex.split(error.partition("continues it: arno ")[2])
     assert ran(arno(*again).out) == [], "it is the same command"
     assert Comparison.open("grid").record["target"] == 0.5
 
@@ -253,7 +253,7 @@ def test_cells_that_are_part_way_are_drawn_and_never_counted(arno, here):
     assert any(line.get_label() == name and len(line.get_xdata()) == 3 for line in found.figure().axes[0].lines)
     assert arno("report", "grid", "--png").status == 0
     page = Path("grid/report.html").read_text()
-    assert f"<p>{name}, drawn and not averaged in</p>" in page
+    assert f"<p>{name}, drawn, not in the means</p>" in page
     assert "<p>fedprox: no finished run with seed 2</p>" in page
     curves = drawn(page)
     assert [line["name"] for line in curves] == ["fedavg", "fedprox", name]
@@ -293,7 +293,7 @@ def test_one_seed_says_so(arno, here):
 def test_what_it_takes_to_reach_a_target(arno, here):
     grid = ("method=fedavg,scaffold", "clients=5", "rounds=8", "model=softmax", "seed=0..1")
     said = arno("compare", *grid, "target=0.8", "out=grid")
-    assert "what it took to reach test F1 0.8" in said.out
+    assert "cost to reach test F1 0.8" in said.out
     found = Comparison.open("grid")
     for _, row in found.scores().iterrows():
         run = next(r for g in found.members if g.label == row["label"] for s, r in g.runs.items() if s == row["seed"])
@@ -493,7 +493,7 @@ def test_what_methods_bring_along_makes_no_setting_and_what_a_user_sets_does(sma
     found = Comparison.of(runs())
     assert list(found.groups) == ["fedavg", "lorenzo"]
     assert list(found.differences()["reference"]) == ["fedavg"]
-    (note,) = _aside(found)
+    (note,) = unlike(found)
     assert note == "Unlike fedavg, lorenzo runs with local.epochs=5, local.lr=0.01, local.weight_decay=0.0001."
     labels = list(Comparison.of(runs("method=lorenzo local.lr=0.05")).groups)
     assert labels == ["fedavg local.lr=0.05", "lorenzo local.lr=0.01", "lorenzo local.lr=0.05"]
