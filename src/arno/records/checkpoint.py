@@ -1,6 +1,6 @@
-"""Checkpoints: one safetensors file each, with its plain values as JSON in the header; never pickle.
+"""Checkpoints: one safetensors file each, with the plain values as JSON in its header; never pickle.
 
-A file appears under its name only when it is complete; a checksum over all of it tells when it is damaged.
+A file gets its name only when it is complete. A checksum over all of it shows whether it is damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ FORMAT = "arno-checkpoint-1"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after `round` rounds: the federation's state, the run's own (best model, totals), the configuration."""
+    """A run after `round` rounds.
+
+    federation: the state of the federation. run: the best model and the totals. config: the configuration.
+    """
 
     round: int
     federation: dict[str, Any]
@@ -35,12 +38,12 @@ class Checkpoint:
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint whole or not at all."""
+    """Write a checkpoint completely or not at all."""
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {"round": checkpoint.round, "config": checkpoint.config}
-    for section in ("federation", "run"):
+    for section, state in (("federation", checkpoint.federation), ("run", checkpoint.run)):
         values = {}
-        for name, value in getattr(checkpoint, section).items():
+        for name, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"{section}/{name}"] = value
             elif isinstance(value, ClientTable):
@@ -50,11 +53,12 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         plain[section] = values
     text = json.dumps(plain)
     header = {"format": FORMAT, "checksum": _checksum(tensors, FORMAT + text), "plain": text}
-    write_tensors(path, tensors, {"arno": json.dumps(header)})  # one entry: their order in the file is left to chance
+    # One entry: safetensors writes several entries in a random order.
+    write_tensors(path, tensors, {"arno": json.dumps(header)})
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, or say what is wrong with the file."""
+    """Read a checkpoint; refuses a damaged file, and a file that is no checkpoint."""
     remedy = "try the one before it: arno resume RUN --previous"
     tensors, meta = read_tensors(path, remedy)
     if "arno" not in meta:
@@ -66,9 +70,9 @@ def load(path: Path) -> Checkpoint:
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
-        raise ArnoError(f"{path}", "is damaged: its checksum does not agree", remedy)
+        raise ArnoError(f"{path}", "is damaged: its checksum does not match", remedy)
     if version != FORMAT:
-        raise ArnoError(f"{path} has format {version}", f"this version reads {FORMAT}", "use its own version")
+        raise ArnoError(f"{path} has format {version}", f"this version reads {FORMAT}", "use the version that wrote it")
     plain = json.loads(text)
     sections: dict[str, dict[str, Any]] = {name: dict(plain[name]) for name in ("federation", "run")}
     for key, tensor in tensors.items():
@@ -81,7 +85,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file under a temporary name, force it to disk, and rename it."""
+    """Write a safetensors file under a temporary name, flush it to the disk, and rename it."""
     temporary = path.with_name(path.name + ".part")
     try:
         save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, dict(meta or {}))
@@ -90,16 +94,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
         raise ArnoError(
             f"cannot write {path}",
-            reason,
+            (error.strerror if isinstance(error, OSError) else None) or str(error),
             "free some space or choose another folder; checkpoints saved before are intact: arno resume RUN",
         ) from error
 
 
 def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file and its header's strings."""
+    """Read a safetensors file and the strings of its header."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

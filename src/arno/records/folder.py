@@ -1,4 +1,4 @@
-"""A run is a folder: what is in it, written so that a kill loses at most the rounds since a checkpoint."""
+"""The folder of a run: its files, and how they are written. A kill loses at most the rounds since a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from . import metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Clients × classes beyond which a run does not keep its counts (8 MB).
+#: The largest table of counts, clients × classes, that a run keeps (8 MB).
 COUNTS = 2_000_000
 
-
-#: What runs recorded before their manifests declared it.
+#: The metrics of runs of release 0.1, whose manifests do not declare them.
 EARLIER = (
     *(
         Metric(name, label, low=0, high=1, axis="score").on(split)
@@ -47,7 +46,10 @@ EARLIER = (
 
 
 class RunFolder:
-    """`config.yaml`, `manifest.json`, `metrics.jsonl`, `clients.parquet`, `checkpoints/`, models, pictures."""
+    """`config.yaml`, `manifest.json`, `metrics.jsonl`, `clients.parquet`, `checkpoints/`, models, panels, pictures.
+
+    Every file but `metrics.jsonl` and `log.txt`, which grow, is written completely or not at all.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +59,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: dict[str, Any]) -> RunFolder:
-        """A new folder for a run; refuses to write over another run."""
+        """Make the folder of a new run; refuses a folder that already holds a run."""
         stamp = f"{datetime.now():%Y%m%d-%H%M%S}-{config['method']['kind']}-{secrets.token_hex(2)}"
         folder = cls(Path(config["out"] or Path("runs") / stamp))
         if (folder.path / "manifest.json").exists():
@@ -79,14 +81,17 @@ class RunFolder:
         if not (path / "config.yaml").is_file():
             with suppress(OSError, ValueError, KeyError):
                 same = json.loads((path / "compare.json").read_text())["command"]
-                raise ArnoError(f"{path}", "is no run but a comparison", f"the same command goes on with it: {same}")
+                raise ArnoError(f"{path}", "is no run but a comparison", f"the same command continues it: {same}")
             raise ArnoError(
                 f"{path}", "is no run: it holds no config.yaml", "give the folder that arno run printed last"
             )
         return cls(path)
 
     def config(self) -> dict[str, Any]:
-        """The run's resolved configuration; plain YAML, ten times faster to read than a user's with its ${…}."""
+        """The resolved configuration of the run.
+
+        It is read as plain YAML, ten times faster than with OmegaConf, which is needed only for ${…} that a user wrote.
+        """
         import yaml
 
         try:
@@ -96,29 +101,36 @@ class RunFolder:
         return loaded if isinstance(loaded, dict) else configs.read(self.path / "config.yaml")
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Put the resolved configuration down; running it again reproduces the run."""
+        """Write the resolved configuration; `arno run --config` with this file repeats the run."""
         self.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
 
     def manifest(self) -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
+        path = self.path / "manifest.json"
         try:
-            loaded: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+            loaded = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise ArnoError(f"{self.path / 'manifest.json'}", f"cannot be read ({error})", "is this a run?") from error
+            raise ArnoError(f"{path}", f"cannot be read ({error})", "is this a run?") from error
+        if not isinstance(loaded, dict):
+            raise ArnoError(f"{path}", "cannot be read (it holds no names)", "is this a run?")
         return loaded
 
     def metrics(self) -> tuple[Metric, ...]:
-        """The declarations of the recorded scores; runs of releases before 0.2 have those of `EARLIER`."""
+        """The declarations of the recorded scores; a manifest without them is of release 0.1."""
         declared = self.manifest().get("metrics")
-        return EARLIER if declared is None else tuple(Metric.from_json(values) for values in declared)
+        try:
+            return EARLIER if declared is None else tuple(Metric.from_json(values) for values in declared)
+        except (TypeError, AttributeError) as error:
+            path = self.path / "manifest.json"
+            raise ArnoError(f"{path}", f"its metrics cannot be read ({error})", "was it edited?") from error
 
     def update_manifest(self, **values: Any) -> None:
-        """Set some of the manifest's values."""
+        """Set some values of the manifest."""
         old = self.manifest() if (self.path / "manifest.json").exists() else {}
         self.write_text("manifest.json", json.dumps(old | values, indent=2, ensure_ascii=False) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file whole or not at all."""
+        """Write a small file completely or not at all."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -132,7 +144,7 @@ class RunFolder:
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
     def write_counts(self, counts: Tensor) -> None:
-        """Put down who holds how much of which class, `counts.npy`, unless that is too much to keep with a run."""
+        """Write how many samples of each class each client holds, `counts.npy`, unless the table is too large."""
         import numpy as np
 
         if counts.numel() <= COUNTS:
@@ -141,28 +153,28 @@ class RunFolder:
             self.write_bytes("counts.npy", file.getvalue())
 
     def write_panels(self, panels: Sequence[Panel]) -> None:
-        """Put down the pictures of the method as data, `panels.json`, so that nobody needs the method to show them."""
+        """Write the panels of the method as data, `panels.json`: showing them then needs no code of the method."""
         self.write_text("panels.json", json.dumps([to_json(panel) for panel in panels], ensure_ascii=False) + "\n")
 
     def panels(self) -> list[Panel] | None:
-        """The pictures of the method as data; None where the run has not written any."""
+        """The panels of the method; None if the run has not written them."""
         try:
             return [from_json(values) for values in json.loads((self.path / "panels.json").read_text())]
         except (OSError, ValueError, TypeError):
             return None
 
     def client_records(self) -> list[Path]:
-        """The files with the clients' rows: `clients.parquet`, or in a run that is not over what was flushed so far."""
+        """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is on disk."""
         whole = self.path / "clients.parquet"
         return [whole] if whole.exists() else sorted(self.checkpoints.glob("clients-*.parquet"))
 
     def log(self, line: str) -> None:
-        """Add a line to the log; a run does not fail for want of one."""
+        """Add a line to the log; if that fails, the run continues without it."""
         with suppress(OSError), (self.path / "log.txt").open("a") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
     def add(self, row: dict[str, Any], clients: dict[str, list[Any]]) -> None:
-        """Record a round."""
+        """Record a round: its row goes to disk at once, the rows of its clients with the next checkpoint."""
         try:
             if self._metrics is None:
                 self._metrics = (self.path / metrics.NAME).open("a")
@@ -176,17 +188,17 @@ class RunFolder:
         for name, values in {"round": [row["round"]] * n, **clients}.items():
             self._clients.setdefault(name, []).extend(values)
 
-    def flush_clients(self, upto: int) -> None:
-        """Put the clients' rows since the last flush on disk, beside the checkpoint of round `upto`."""
+    def flush_clients(self, t: int) -> None:
+        """Write the rows of the clients since the last call, beside the checkpoint after round `t`."""
         if self._clients:
             import pyarrow as pa
 
             columns = {name: _column(values) for name, values in self._clients.items()}
-            write_parquet(pa.table(columns), self.checkpoints / f"clients-{upto:08d}.parquet")
+            write_parquet(pa.table(columns), self.checkpoints / f"clients-{t:08d}.parquet")
             self._clients = {}
 
     def merge_clients(self) -> None:
-        """Make `clients.parquet` of all that was flushed."""
+        """Join what `flush_clients` wrote into `clients.parquet`."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -195,16 +207,16 @@ class RunFolder:
         if pieces:
             write_parquet(pa.concat_tables(pieces, promote_options="default"), self.path / "clients.parquet")
 
-    def rewind(self, upto: int) -> None:
-        """Forget the records of rounds after `upto`: they will be computed again."""
+    def rewind(self, t: int) -> None:
+        """Remove the records and checkpoints of rounds after `t`, which will be computed again."""
         if (self.path / metrics.NAME).exists():
-            self.write_text(metrics.NAME, metrics.up_to(self.path, upto))
+            self.write_text(metrics.NAME, metrics.up_to(self.path, t))
         for piece in [*self.checkpoints.glob("clients-*.parquet"), *self.saved()]:
-            if int(piece.stem.split("-")[-1]) > upto:
+            if int(piece.stem.split("-")[-1]) > t:
                 piece.unlink()
 
     def checkpoint_path(self, t: int) -> Path:
-        """Where the checkpoint after round `t` lies."""
+        """The file of the checkpoint after round `t`."""
         return self.checkpoints / f"{t:08d}.safetensors"
 
     def saved(self) -> list[Path]:
@@ -219,7 +231,7 @@ class RunFolder:
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what computes the run."""
+    """The versions of Python and of the libraries, and the machine."""
     import numpy
     import torch
 
@@ -235,7 +247,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _loader() -> Any:
-    """YAML that takes 1e-3 for a number, as Hydra and OmegaConf do."""
+    """A YAML loader that reads 1e-3 as a number, as Hydra and OmegaConf do."""
     import yaml
 
     class Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -247,11 +259,11 @@ def _loader() -> Any:
 
 
 def _column(values: list[Any]) -> Any:
-    """Numbers go straight into a column: Arrow's own conversion imports pandas, which takes longer than to save."""
+    """A column of a table. Numbers avoid Arrow's own conversion: it imports pandas, which takes longer than saving."""
     import numpy as np
     import pyarrow as pa
 
-    plain = values and isinstance(values[0], int | float)  # lists may be ragged
+    plain = values and isinstance(values[0], int | float)  # lists may differ in length
     array = np.asarray(values) if plain else None
     if array is None or array.dtype.kind not in "if":
         return pa.array(values)
@@ -259,7 +271,7 @@ def _column(values: list[Any]) -> Any:
 
 
 def write_parquet(table: Any, path: Path) -> None:
-    """Write a table whole or not at all."""
+    """Write a table completely or not at all."""
     import pyarrow.parquet as pq
 
     temporary = path.with_name(path.name + ".part")
