@@ -171,7 +171,8 @@ def test_the_second_stage_goes_on_where_the_first_ended(tmp_path: Path, capsys: 
     second = Path(printed[-1])
     assert first.parent == second.parent == Path("checkpoints")
     assert (rounds(first), rounds(second)) == ([1, 2], [3, 4])
-    assert (second / "qrmix.png").exists()
+    for panel in ("eigenvalues", "curvature-kept", "step"):
+        assert (second / f"{panel}.png").exists()
     rate = pd.concat([pd.read_parquet(path / "clients.parquet") for path in (first, second)])
     assert rate.groupby("round")["lr"].first().tolist() == pytest.approx([0.1 * 0.998**t for t in range(4)])
 

@@ -34,6 +34,7 @@ def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
         "curves.png",
         "counts.npy",
         "log.txt",
+        "panels.json",
     }
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "done"
@@ -97,7 +98,7 @@ def test_plain_lines_when_not_a_terminal(arno, small):
     lines = arno("run", *small, "eval.every=2").out.splitlines()
     rounds = [line for line in lines if line.startswith("round ")]
     assert len(rounds) == 2
-    assert rounds[0].startswith("round 2/4  acc ")
+    assert rounds[0].startswith("round 2/4  f1 ")
     assert "clients/s" in rounds[0]
     assert any("test accuracy" in line for line in lines)
     assert max(map(len, lines)) <= 120

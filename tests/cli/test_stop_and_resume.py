@@ -165,7 +165,7 @@ def test_only_what_does_not_matter_may_change(arno, small):
     for change in ("local.lr=0.1", "seed=1", "method=fedprox", "clients=6", "partition.alpha=1"):
         error = arno("resume", "run", "rounds=6", change).error
         assert change.split("=")[0] in error
-        assert "only rounds, eval, checkpoint and out may change; start a new run" in error
+        assert "only rounds, eval, checkpoint, track, out, state, engine" in error
     assert (Path("run") / "final.safetensors").read_bytes() == before
     assert arno("resume", "run", "rounds=5", "eval.every=2", "checkpoint.keep=1").status == 0
 
