@@ -194,17 +194,28 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def current(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the names and defaults of this version.
+    """A stored configuration with the names and defaults of this version."""
+    return plain(compose((), translated(config)))
 
-    A configuration of release 0.1 has no task. It holds Lorenzo's default metric of that release, f1; the default is
-    now null, the first metric of the task, which is the same score.
+
+def translated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration of release 0.1, which has no task, in the names of this version; any other one as it is.
+
+    Lorenzo's default metric was f1; it is now null, the first metric of the task, which is the same score.
+
+    >>> translated({"method": {"kind": "lorenzo", "metric": "f1"}, "problem": {"kind": "classification"}})
+    {'method': {'kind': 'lorenzo', 'metric': None}, 'problem': {'kind': 'supervised'}, 'task': {'kind': 'auto'}}
     """
-    given = dict(flat(config))
-    if "task.kind" not in given:
-        key = {"lorenzo": "method.metric", "compose": "method.lorenzo.metric"}.get(given.get("method.kind", ""), "")
-        if given.get(key) == "f1":
-            given[key] = None
-    return plain(compose((), given))
+    method, problem = config.get("method"), config.get("problem")
+    if "task" in config or not isinstance(method, Mapping) or not isinstance(problem, Mapping):
+        return dict(config)
+    kind = str(problem.get("kind"))
+    out = {**config, "problem": {**problem, "kind": RENAMED.get(("problem", kind), kind)}, "task": {"kind": "auto"}}
+    lorenzo = method if method.get("kind") == "lorenzo" else method.get("lorenzo")
+    if isinstance(lorenzo, Mapping) and lorenzo.get("metric") == "f1":
+        now = {**lorenzo, "metric": None}
+        out["method"] = now if lorenzo is method else {**method, "lorenzo": now}
+    return out
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -38,9 +38,13 @@ EARLIER = (
         for name, label in (("f1", "F1"), ("accuracy", "accuracy"))
     ),
     *(Metric("loss", "loss", "less", low=0, axis="loss").on(split) for split in ("test", "val")),
+    *over_clients(Metric("accuracy", "accuracy", low=0, high=1, axis="score")),
+    TRAIN_LOSS,
+)
+#: The same for its runs on quadratics.
+EARLIER_QUADRATIC = (
     Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
     Metric("distance", "‖w − w*‖", "less", low=0, log=True),
-    *over_clients(Metric("accuracy", "accuracy", low=0, high=1, axis="score")),
     TRAIN_LOSS,
 )
 
@@ -88,7 +92,7 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration of the run.
+        """The resolved configuration of the run, in the names of this version.
 
         It is read as plain YAML, ten times faster than with OmegaConf, which is needed only for ${…} that a user wrote.
         """
@@ -98,7 +102,7 @@ class RunFolder:
             loaded = yaml.load((self.path / "config.yaml").read_text(), _loader())
         except (OSError, yaml.YAMLError):
             loaded = None
-        return loaded if isinstance(loaded, dict) else configs.read(self.path / "config.yaml")
+        return configs.translated(loaded if isinstance(loaded, dict) else configs.read(self.path / "config.yaml"))
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved configuration; `arno run --config` with this file repeats the run."""
@@ -118,8 +122,11 @@ class RunFolder:
     def metrics(self) -> tuple[Metric, ...]:
         """The declarations of the recorded scores; a manifest without them is of release 0.1."""
         declared = self.manifest().get("metrics")
+        if declared is None:
+            quadratic = dict(configs.flat(self.config())).get("problem.kind") == "quadratic"
+            return EARLIER_QUADRATIC if quadratic else EARLIER
         try:
-            return EARLIER if declared is None else tuple(Metric.from_json(values) for values in declared)
+            return tuple(Metric.from_json(values) for values in declared)
         except (TypeError, AttributeError) as error:
             path = self.path / "manifest.json"
             raise ArnoError(f"{path}", f"its metrics cannot be read ({error})", "was it edited?") from error
