@@ -175,7 +175,7 @@ def test_the_tables_print_by_declaration(paths):
     large = [replace_finals(path, 1000) for path in paths]
     scores, _, gaps = sheets(Comparison.of(large))
     assert [row[1] for row in scores.places[""]] == ["1004.0 ± 1.0", "1004.5 ± 1.0"]
-    assert gaps.places[""][0][1] == "+0.5"
+    assert gaps.places[""][0][1] == "+0.5000", "by its own size"
 
 
 def replace_finals(path: Path, more: float) -> Path:
@@ -254,3 +254,25 @@ def test_reading_runs_no_foreign_code(kind, write, monkeypatch, tmp_path):
 def test_a_configuration_without_what_a_comparison_needs_is_refused(config, rule, write):
     with pytest.raises(ArnoError, match=rule):
         Comparison.of([write("one", 0, recorded(3.0), config=config)])
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [3, [3], [{}], [MISS.to_json() | {"digits": "4"}], [MISS.to_json() | {"better": "most"}], [{"name": "a"}]],
+)
+def test_a_manifest_with_other_declarations_is_refused(metrics, write):
+    with pytest.raises(ArnoError, match="its metrics cannot be read"):
+        Comparison.of([write("one", 0, recorded(3.0), metrics=metrics)])
+
+
+def test_a_declaration_survives_json():
+    for metric in (*DECLARED, Metric("gap", "F(w) − F(w*)", "less", 0, 5.5, 2, True, "gap", "gap")):
+        assert Metric.from_json(json.loads(json.dumps(metric.to_json()))) == metric
+
+
+def test_runs_of_two_releases_with_the_same_settings_are_one_group(write):
+    old = {"method": {"kind": "lorenzo", "metric": "f1"}, "problem": {"kind": "classification"}}
+    new = {"method": {"kind": "lorenzo", "metric": None}, "problem": {"kind": "supervised"}, "task": {"kind": "auto"}}
+    found = Comparison.of([write("old", 0, recorded(3.0), config=old), write("new", 1, recorded(4.0), config=new)])
+    assert [(group.name, list(group.runs)) for group in found.members] == [("lorenzo", [0, 1])]
+    assert found.settings.shared["problem.kind"] == "supervised"

@@ -10,12 +10,11 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..config import settings as configs
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..runs.result import RunResult
 from . import statistics
-from .names import names, shown
+from .names import flattened, names, shown
 from .scores import Record
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Comparison:
         folders = [run.path if isinstance(run, RunResult) else Path(run) for run in paths]
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
-        flat = [dict(configs.flat(RunResult(path).config)) for path in folders]
+        flat = [flattened(RunResult(path).config) for path in folders]
         for path, config in zip(folders, flat, strict=True):
             if not isinstance(config.get("method.kind"), str):
                 raise ArnoError(f"{path}", "is no run: its config.yaml names no method", REMEDY)
@@ -156,7 +155,7 @@ class Comparison:
     @cached_property
     def settings(self) -> Settings:
         """The settings of the runs as `section.name` → value."""
-        flat = {group.label: dict(configs.flat(group.begun[0].config)) for group in self.members if group.begun}
+        flat = {group.label: flattened(group.begun[0].config) for group in self.members if group.begun}
         keys = {key: None for config in flat.values() for key in config if key not in ("seed", "out")}
         same = [key for key in keys if len({shown(config, key) for config in flat.values()}) == 1]
         first = next(iter(flat.values()), {})

@@ -42,6 +42,11 @@ def names(flat: Sequence[Flat]) -> list[tuple[str, str]]:
     return found
 
 
+def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run as `section.name` → value, in the names of this release."""
+    return dict(configs.flat(configs.translated(config)))
+
+
 def shown(config: Flat, key: str) -> str:
     """A value for comparisons; a missing key differs from the value None."""
     return repr(config[key]) if key in config else ""

@@ -96,14 +96,20 @@ class Metric:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metric:
-        """The declaration that `to_json` wrote.
+        """The declaration that `to_json` wrote; raises TypeError for anything else.
 
         >>> Metric.from_json(Metric("rmse", "RMSE", "less", low=0).to_json())
         Metric(name='rmse', label='RMSE', better='less', low=0, high=inf, digits=4, log=False, short='', axis='', \
 split='', clients='')
         """
         given: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-        return cls(**given)
+        metric, usual = cls(**given), vars(cls("", ""))
+        for name, value in vars(metric).items():
+            if not isinstance(value, int | float if isinstance(usual[name], float) else type(usual[name])):
+                raise TypeError(f"{name} = {value!r}")
+        if metric.better not in ("more", "less"):
+            raise TypeError(f"better = {metric.better!r}")
+        return metric
 
 
 #: The mean loss of the clients while they train, weighted as their updates; every run records it.

@@ -23,10 +23,16 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.cohorts import candidates_size, cohort_size, race, shrunk, uniforms
+from ..core.metric import Metric
 from ..core.seeds import key, numpy_stream
 from ..errors import ArnoError, unknown
 
 Array = np.ndarray
+#: What a round on quadratics records.
+METRICS = (
+    Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
+    Metric("distance", "‖w − w*‖", "less", low=0, log=True),
+)
 SELTYPES = ("rand", "uniform", "powd", "cpowd", "rpowd", "adapowd", "roundrobin")
 
 

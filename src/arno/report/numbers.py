@@ -53,6 +53,15 @@ def spread(metric: Metric, mean: float, std: float) -> str:
     return score(metric, mean) + ("" if isnan(std) else f" ± {score(metric, std, mean)}")
 
 
+def largest(*values: float) -> float:
+    """The largest size of some numbers, as the common scale on which they are printed; NaN is left out.
+
+    >>> largest(-0.5, 0.2, float("nan"))
+    0.5
+    """
+    return max((abs(value) for value in values if not isnan(value)), default=0.0)
+
+
 def probability(p: float) -> str:
     """The p of a test.
 

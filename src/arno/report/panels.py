@@ -121,7 +121,7 @@ def drift(groups: Sequence[Group]) -> Section:
         "below 0: they oppose each other."
     )
     panels = [
-        Chart("Norm of the updates", norm, _per_round(groups, "delta_norm"), y="‖Δ_k‖"),
+        Chart("Norm of the updates", norm, _per_round(groups, "delta_norm"), y="‖Δ_k‖", low=0),
         Chart("Agreement of the updates", cosine, _per_round(groups, "delta_cosine"), y="cosine", low=-1, high=1),
     ]
     known = any(drawn(panel) for panel in panels)

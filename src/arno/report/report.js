@@ -39,7 +39,7 @@ function decades(low, high) {
   const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
   const step = Math.max(1, Math.ceil((last - first) / 6)), found = [];
   for (let e = first; e <= last; e += step) found.push(10 ** e);
-  return found.length > 1 ? found : [low, high];
+  return found.length > 1 ? found : ticks(low, high, 6);
 }
 
 const colour = (i) => `var(--c${i % 8})`;

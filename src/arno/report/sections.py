@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
-from .numbers import COSTS, NONE, duration, probability, score, spread
+from .numbers import COSTS, NONE, duration, largest, probability, score, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +24,8 @@ SCORES = {"final": "", "best": "best by validation", "area": "mean over the roun
 #: The columns that a target changes: they hold the cost to reach it.
 TO_TARGET = ("rounds", "steps", "bytes")
 TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
-CAPTION = (
-    "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t; one seed has "
-    "no interval). ★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
-)
+INTERVALS = "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t)."
+WINNER = "★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
 
 
 def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
@@ -99,9 +97,18 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             cells.insert(1, f"<td>{interval(row['final'], row['final_low'], row['final_high'], low, high)}</td>")
             lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}<td>{row['seeds']}{lost}</td></tr>")
-    metric = comparison.declared()
-    direction = f" Lower {metric.label} is better." if metric.better == "less" else ""
-    return _table(CAPTION + direction, ["", *heads, "seeds"], rows) + _differences(comparison, frame)
+    return _table(_caption(comparison), ["", *heads, "seeds"], rows) + _differences(comparison)
+
+
+def _caption(comparison: Comparison) -> str:
+    """What the numbers of the table are."""
+    several = max(len(group.runs) for group in comparison.members) > 1
+    lines = [INTERVALS if several else "One seed: there are no intervals."]
+    if several and len(comparison.members) > len(comparison.places):
+        lines.append(WINNER)
+    if (metric := comparison.declared()).better == "less":
+        lines.append(f"Lower {metric.label} is better.")
+    return " ".join(lines)
 
 
 def _heading(comparison: Comparison, column: str) -> str:
@@ -125,16 +132,17 @@ def _cell(comparison: Comparison, row: pd.Series[Any], column: str) -> str:
     return f"<td>{spread(metric, mean, std)}{small}</td>"
 
 
-def _differences(comparison: Comparison, table: pd.DataFrame) -> str:
+def _differences(comparison: Comparison) -> str:
     frame, metric = comparison.differences(), comparison.declared()
     if not len(frame):
         return ""
     low, high = _ends(frame, "difference", "")
     low, high = min(low, 0.0), max(high, 0.0)
-    scales, rows = dict(zip(table["label"], table["final"], strict=True)), []
+    rows = []
     for _, row in frame.iterrows():
         name = f"{row['name']} − {row['reference']}" + (f", {row['setting']}" if row["setting"] else "")
-        gap, *ends = (score(metric, row[k], scales[row["label"]], "+") for k in ("difference", "low", "high"))
+        values = [float(row[name]) for name in ("difference", "low", "high")]
+        gap, *ends = (score(metric, value, largest(*values), "+") for value in values)
         span = "no interval" if isnan(row["low"]) else f"[{ends[0]}, {ends[1]}]"
         ps = "".join(f"<td>{escape(probability(row[p]))}</td>" for p in ("p", "p_holm"))
         line = interval(row["difference"], row["low"], row["high"], low, high, zero=True)
@@ -176,11 +184,10 @@ def reproduce(comparison: Comparison) -> str:
     runs = [(group, seed, run) for group in comparison.members for seed, run in group.runs.items()]
     manifests = [run.folder.manifest() for _, _, run in runs]
     facts = _facts(manifests)
-    seconds = sum(float(row.get("seconds", 0)) for _, _, run in runs for row in run.rows)
+    seconds = [float(row["seconds"]) for _, _, run in runs for row in run.rows if "seconds" in row]
     wall = comparison.record.get("seconds")
-    facts["took"] = f"{duration(seconds)} in the rounds of all {len(runs)} runs" + (
-        f", {duration(wall)} from start to end" if wall else ""
-    )
+    times = [f"{duration(sum(seconds))} in the rounds of {len(runs)} run{'s' * (len(runs) > 1)}"] if seconds else []
+    facts["took"] = ", ".join([*times, *([f"{duration(wall)} from start to end"] if wall else [])])
     listed = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value)
     whole = comparison.record.get("command") or (manifests[0].get("command") if len(runs) == 1 else None)
     command = f"<pre><code>{escape(whole)}</code></pre>" if whole else ""

@@ -12,7 +12,7 @@ from ..analysis.comparison import Comparison
 from ..analysis.statistics import student
 from ..config.settings import written
 from ..core.metric import Metric
-from .numbers import COSTS, NONE, probability, score, spread
+from .numbers import COSTS, NONE, largest, probability, score, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,11 +140,10 @@ def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
 
 def _differences(comparison: Comparison) -> Sheet:
     test, metric = comparison.record.get("test") or "t", comparison.declared()
-    frame, table = comparison.differences(), comparison.table()
-    scales = dict(zip(table["label"], table["final"], strict=True))
+    frame = comparison.differences()
     places: dict[str, list[list[str]]] = {place: [] for place in comparison.places}
     for row in _rows(frame):
-        scale = scales[row["label"]]
+        scale = largest(row["difference"], row["low"], row["high"])
         gap = score(metric, row["difference"], scale, "+")
         between = _interval(metric, row["low"], row["high"], scale, "+")
         ps = [probability(p) for p in (row["p"], row["p_holm"])]

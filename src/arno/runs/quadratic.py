@@ -19,7 +19,7 @@ import numpy as np
 from ..config.settings import parse
 from ..errors import ArnoError, unknown
 from ..pictures.figure import COLOURS, figure
-from ..quadratic import Simulation, Study, simulate, sweep, too_fast
+from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
 from ..records.folder import RunFolder, write_parquet
 from ..tracking.follow import Tracking, asked
 from ..version import __version__
@@ -117,6 +117,7 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
     folder.update_manifest(
         status="running", arno=__version__, python=platform.python_version(), platform=platform.platform(),
         **{name: package(name) for name in ("numpy", "numba", "torch")}, seed=study.seed, parameters=study.dim,
+        metrics=[metric.to_json() for metric in METRICS],
         started=datetime.now().astimezone().isoformat(timespec="seconds"), engine={"name": "quadratic simulation"},
         command="arno quadratic " + " ".join(f"{f.name}={getattr(study, f.name)}" for f in fields(study)
                                              if getattr(study, f.name) != f.default),
@@ -128,6 +129,7 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
     for array in (simulation.instance.h, simulation.instance.e, simulation.instance.p):
         digest.update(array.tobytes())
     write(folder, simulation)
+    folder.write_panels([])
     draw_one(simulation, folder.path / "curves.png")
     folder.update_manifest(
         status="done", rounds=study.epochs, best_round=study.epochs, seconds=round(seconds, 4),
