@@ -1,8 +1,11 @@
-"""A method of one's own, outside the package: FedAvg in which loud clients are turned down.
+"""A method in one file: FedAvg that shortens large updates.
 
-v ← Σ p_k Δ_k · min(1, c/‖Δ_k‖),   c = strength · (mean norm of the round before)
+v ← Σ p_k Δ_k · min(1, c/‖Δ_k‖),   c = strength · (mean norm in the previous round)
 
-arno run method=custom method.target=examples/my_method.py:factory method.strength=0.5
+    arno run method=custom method.target=examples/my_method.py:factory method.strength=0.5
+
+Arno calls the factory with the settings. A method is a list of parts; a part overrides only the moments of the round
+that it changes.
 """
 
 from dataclasses import dataclass
@@ -13,17 +16,17 @@ from arno import Federation, Part, Result, Work
 
 
 def factory(*, strength: float = 1.0) -> list[Part]:
-    """strength: how loud a client may be, as a multiple of the last round's mean norm."""
-    return [TurnDown(strength)]
+    """strength: the largest norm of an update, as a multiple of the mean norm in the previous round."""
+    return [ShortenLarge(strength)]
 
 
 @dataclass
-class TurnDown(Part):
+class ShortenLarge(Part):
     strength: float
 
     def start(self, fed: Federation) -> None:
-        self.usual = 0.0  # state: saved in checkpoints; 0 until the first round is over
-        self._norms: list[float] = []  # underscore: not saved
+        self.usual = 0.0  # state, saved in checkpoints; 0 until the first round is over
+        self._norms: list[float] = []  # with an underscore: not saved
 
     def receive(self, work: Work, out: Result, v: torch.Tensor) -> torch.Tensor:
         norms = out.delta.norm(dim=1)

@@ -243,5 +243,7 @@ def test_bad_numbers_are_refused(changes, said):
 
 def test_a_source_returns_a_data_set(tmp_path):
     (tmp_path / "mine.py").write_text("def factory():\n    return {'x': [1], 'y': [2]}\n")
-    with pytest.raises(ArnoError, match=r"data=custom returned a dict: a data source returns an arno\.data\.Dataset"):
+    with pytest.raises(
+        ArnoError, match=r"data=custom returned an object of type dict: a data source returns an arno\.data\.Dataset"
+    ):
         load({"kind": "custom", "target": f"{tmp_path / 'mine.py'}:factory"})

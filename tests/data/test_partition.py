@@ -261,9 +261,9 @@ def test_lists_of_indices_are_a_partition(rows):
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (3, "partition=custom returned a int: it must return a Partition, or a list"),
-        ({0: [1]}, "returned a dict"),
-        (None, "returned a NoneType"),
+        (3, "partition=custom returned an object of type int: it must return a Partition, or a list"),
+        ({0: [1]}, "returned an object of type dict"),
+        (None, "returned an object of type NoneType"),
         ([[0, 1]], "lists for 1 clients, the run has 2; set clients=1"),
         ([[0], [3]], "client 1 in partition=custom: its samples must be whole numbers from 0 to 2"),
         ([[0], [-1]], "whole numbers from 0"),

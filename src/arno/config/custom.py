@@ -29,16 +29,23 @@ ARGUMENTS = {
     "engine": ("problem",),
 }
 
+#: The class of what the factories of a group return, under its public name.
+CLASSES = {
+    "problem": "arno.core.contracts.Problem",
+    "task": "arno.tasks.task.Task",
+    "model": "torch.nn.Module",
+    "select": "arno.Part",
+    "engine": "arno.core.contracts.Engine",
+}
+
 
 def make(group: str, settings: Mapping[str, Any], kind: type[T], *arguments: object) -> T:
     """Call the factory that `settings` name; refuse a result that is not of the type `kind`."""
     refuse_signature(group, settings)
     made = registry(group).build(settings, *arguments)
     if not isinstance(made, kind):
-        home = f"{kind.__module__}.{kind.__qualname__}"
-        raise ArnoError(
-            f"{named(group, settings)} returned {shown(made)}", f"it must return a {home}", f"return a {kind.__name__}"
-        )
+        what = f"{named(group, settings)} returned {shown(made)}"
+        raise ArnoError(what, f"it must be an instance of {CLASSES[group]}", "correct what the factory returns")
     return made
 
 

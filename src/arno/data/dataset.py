@@ -157,7 +157,7 @@ def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
     data = datasets.build(settings)
     if not isinstance(data, Dataset):
         raise ArnoError(
-            f"data={settings['kind']} returned a {type(data).__name__}",
+            f"data={settings['kind']} returned an object of type {type(data).__name__}",
             "a data source returns an arno.data.Dataset",
             "return Dataset(name, x, y, x_test, y_test, classes)",
         )

@@ -354,7 +354,7 @@ def as_partition(made: object, kind: str, samples: int, clients: int) -> Partiti
         return _from_lists(where, made, samples, clients)
     if not isinstance(made, Partition):
         rule = "it must return a Partition, or a list of sample indices per client"
-        raise ArnoError(f"{where} returned a {type(made).__name__}", rule, "return [[0, 2], [1, 3], …]")
+        raise ArnoError(f"{where} returned an object of type {type(made).__name__}", rule, "return [[0, 2], [1, 3], …]")
     if len(made.indices) != int(made.offsets[-1]):
         rule = f"its offsets end at {int(made.offsets[-1])}"
         raise ArnoError(f"{where}: {len(made.indices)} indices", rule, "correct offsets or indices")
