@@ -21,6 +21,7 @@ from ..core.metric import Metric
 from ..errors import ArnoError, unknown
 from ..records.folder import RunFolder
 from ..records.lock import locked
+from ..runs.earlier import refuse_order
 from .cells import Config, Workers, run_cells
 from .display import display
 from .grid import Cell, cells
@@ -163,13 +164,17 @@ def is_done(config: Config, retry: bool) -> bool:
     lost = failure(folder)
     try:
         if lost is None:
-            done = bool(json.loads((folder / "manifest.json").read_text())["status"] == "done")
+            manifest = RunFolder(folder).manifest()
+            done, of_0_1 = bool(manifest["status"] == "done"), "metrics" not in manifest
             earlier = RunFolder(folder).config()
         else:
-            done, earlier = True, json.loads((folder / FAILURE).read_text())["config"]
+            done, of_0_1 = True, False
+            earlier = json.loads((folder / FAILURE).read_text())["config"]
     except (OSError, ValueError, KeyError, ArnoError):
         return False
     _refuse_changes(folder, earlier, config)
+    if of_0_1 and config["method"]["kind"] == "compose":
+        refuse_order(folder, config)
     if lost is not None and retry and not lost.diverged:
         shutil.rmtree(folder)
         return False

@@ -15,6 +15,7 @@ from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder
 from ..tracking.follow import asked
 from . import load
+from .earlier import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet
 from .result import RunResult
@@ -62,6 +63,8 @@ def resume(
         raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
     loaded = checkpoints.load(saved[-2 if previous else -1])
     _refuse_changes(configs.current(loaded.config), config)
+    if "task" not in loaded.config:
+        refuse_order(folder.path, config, parts)
     if config["rounds"] < loaded.round:
         done = f"{loaded.round} rounds are done, and none is undone"
         raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
