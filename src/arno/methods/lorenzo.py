@@ -315,9 +315,10 @@ def _(part: Lorenzo, run: Records) -> list[Panel]:
     score = part._score
     text = f"{score.label} of the global model on balanced validation data, by which the best model is kept."
     names = {f"balanced_{score.name}": "global model", f"best_{score.name}": "best so far"}
+    about = Metric(score.name, score.label)
     if score.name == score.metric.name:
-        names[f"test_{score.name}"] = "global model on test data"
-    curve = Chart("Score", text, curves_of(run.rows, names), "round (0: bootstrap)", score.label)
+        about, names[f"test_{score.name}"] = score.metric, "global model on test data"
+    curve = Chart.of(about, "Score", text, curves_of(run.rows, names), "round (0: bootstrap)")
     return [*rank_chart(run.clients, score.label if score.plain else f"−{score.metric.label}"), curve]
 
 

@@ -88,4 +88,4 @@ class Scaffold(Part):
 @panels.register
 def _(part: Scaffold, run: Records) -> list[Panel]:
     text = "The norm of the server's control, its estimate of the mean gradient."
-    return [Chart("Control variate", text, curves_of(run.rows, {"control_norm": "‖c‖"}), y="norm")]
+    return [Chart("Control variate", text, curves_of(run.rows, {"control_norm": "‖c‖"}), y="norm", low=0)]
