@@ -266,7 +266,7 @@ breaks(
     {"N.exchange(I, O, C, S)": "pass"},  # Jacobi only
     {
         "A, B = M.shares(), self.S[I].clone()": "A, B = M.shares(), self.S[I].clone()",
-        "float(S)": "float(B)",
+        "self._score.weight(float(S))": "self._score.weight(float(B))",
     },  # the old scores of trained peers
     {"W if self.with_global else None": "None"},
     {"self.H[I], self.S[I] = C, S": "self.S[I] = S"},  # history is not replaced
