@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results test lint format bench bench-peers docs clean
+.PHONY: help demo results check test lint format bench bench-peers docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -17,6 +17,9 @@ demo: $(VENV)/.installed  ## compare five methods on skewed digits, over three s
 
 results: $(VENV)/.dev  ## make results NAME=skew: run a study of benchmarks/studies, write docs/results/NAME.md
 	$(BIN)/python benchmarks/results.py $(NAME) $(ARGS)
+
+check: lint  ## lint, types, laws and units, in less than a minute: after every edit
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow' tests/laws tests/kernels tests/unit
 
 test: lint  ## lint, type check and tests
 	$(BIN)/pytest

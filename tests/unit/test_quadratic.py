@@ -23,7 +23,7 @@ from arno.runs.quadratic import studies
 from arno.selection import Fixed
 
 
-@pytest.fixture(params=["numpy", "numba"])
+@pytest.fixture(params=["numpy", pytest.param("numba", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "numba":
         pytest.importorskip("numba", reason="numba is not installed (the extra `fast`)")
@@ -119,6 +119,7 @@ def test_the_same_streams_give_the_general_trajectory(backend: str, seltype: str
         assert record.numbers.get("loss_evaluations", 0) == fast.evaluations[t]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "d"), [(30, 9), (30, 30), (200, 90)])
 @pytest.mark.parametrize("seltype", ["powd", "rpowd"])
 def test_compiled_and_vectorised_agree(k: int, d: int, seltype: str) -> None:
@@ -209,6 +210,7 @@ def test_a_sweep_writes_table_and_picture(tmp_path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedavg", "fedprox", "scaffold", "fedvarp", "cluster_fedvarp", "fedavgm", "fedadam", "fednova", "feddyn"]
 )

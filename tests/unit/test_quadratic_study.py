@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 
 
 def test_power_of_choice_is_faster_early_and_has_a_higher_floor() -> None:
