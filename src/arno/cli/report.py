@@ -7,11 +7,12 @@ from pathlib import Path
 from .parser import parser_of
 
 ABOUT = """\
-One HTML file about runs: the table with intervals and paired differences, curves over rounds, local steps, bytes and
-idealised parallel time, who holds what, how well each client is served, drift, selection, what each method shows of
-itself, in what the runs differ, and how to reproduce them. It needs no network, so it can be mailed or kept.
+One HTML file about runs: the table with intervals and paired differences; curves over rounds, local steps, bytes and
+idealised parallel seconds; the classes, the scores and the participation of the clients; the drift of their updates; the
+panels of the methods; the settings in which the runs differ; and the commands that repeat them. The file needs no
+network and no other file.
 
-RUN is the folder of a run, or that of a comparison. Runs that differ only in their seed are taken together.
+RUN is the folder of a run or of a comparison. Runs that differ only in their seed form a group.
 """
 
 EXAMPLES = """\
@@ -19,7 +20,7 @@ examples
   arno report demo                                      a comparison; writes demo/report.html
   arno report runs/a runs/b runs/c --out abc.html       some runs
   arno report demo --pdf                                also figures for a paper, in demo/figures
-  arno run … eval.clients=true                          records how well each client is served
+  arno run … eval.clients=true                          also records the scores of single clients
 """
 
 

@@ -294,7 +294,9 @@ def _(part: QRMix, run: Records) -> list[Panel]:
     step = "The last layer's step against the plain mean of the clients' updates."
     return [
         Chart("Eigenvalues", about, curves_of(rows, values), y="eigenvalue", log=True),
-        Chart("Curvature kept", "How much of the curvature the pairs hold.", curves_of(rows, shares), y="share", high=1),
+        Chart(
+            "Curvature kept", "How much of the curvature the pairs hold.", curves_of(rows, shares), y="share", high=1
+        ),
         Chart("Step", step, curves_of(rows, norms), y="norm", low=0),
     ]
 
