@@ -8,9 +8,9 @@ from .parser import parser_of
 
 ABOUT = """\
 One HTML file about runs: the table with intervals and paired differences; curves over rounds, local steps, bytes and
-idealised parallel seconds; the classes, the scores and the participation of the clients; the drift of their updates; the
-panels of the methods; the settings in which the runs differ; and the commands that repeat them. The file needs no
-network and no other file.
+idealised parallel seconds; the classes, scores and participation of the clients; the drift of their updates; the panels
+of the methods; the settings in which the runs differ; and the commands that repeat them. The file needs no network and
+no other file.
 
 RUN is the folder of a run or of a comparison. Runs that differ only in their seed form a group.
 """
