@@ -147,7 +147,7 @@ def table(name: str, result: dict[str, object]) -> str:
 
 def picture(results: dict[str, dict[str, object]], path: Path) -> None:
     """Times relative to Arno's, workload by workload."""
-    from arno.pictures.figures import COLOURS, figure
+    from arno.pictures.figure import COLOURS, figure
 
     fig, axes = figure(1, 1, (10, 4.6))
     axis, names = axes[0][0], list(dict.fromkeys(who for r in results.values() for who in r["runs"]))  # type: ignore[attr-defined]

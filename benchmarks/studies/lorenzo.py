@@ -33,7 +33,8 @@ from arno.core.work import Work
 from arno.methods.fedprox import fedprox
 from arno.methods.lorenzo import lorenzo
 from arno.methods.scaffold import scaffold
-from arno.pictures.figures import COLOURS, figure, read_metrics
+from arno.pictures.figure import COLOURS, figure
+from arno.records import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("ARNO_SHARED_DATA", ROOT.parent / "shared" / "data"))
@@ -117,7 +118,7 @@ class Cell:
 
         steps = pd.read_parquet(self.path / "clients.parquet").groupby("round")["steps"]
         longest, total, path, rows = steps.max(), steps.sum(), 0, []
-        for i, row in enumerate(read_metrics(self.path)):
+        for i, row in enumerate(metrics.read(self.path)):
             one_by_one = self.sequential and i > 0
             path += int((total if one_by_one else longest)[row["round"]])
             rows.append({"round": i, "f1": row["test_f1"], "steps": row["local_steps"], "path": path})

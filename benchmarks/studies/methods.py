@@ -20,7 +20,6 @@ from rich.console import Console
 from arno import Comparison
 from arno.grids.compare import run_grid
 from arno.methods import methods
-from arno.pictures.figures import draw_bands
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "methods.md"
 MARKS = ("<!-- table: begin -->", "<!-- table: end -->")
@@ -61,7 +60,8 @@ def main() -> None:
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
     PAGE.write_text(f"{before}{MARKS[0]}\n{made}\n{MARKS[1]}{after}")
     shown = ("fedavg", "fedprox", "scaffold", "fedvarp", "feddyn", "fedavgm", "fedadam", "lorenzo")
-    draw_bands({name: [run.path for run in found.groups[name]] for name in shown}, PAGE.with_suffix(".png"))
+    some = Comparison([group for group in found.members if group.name in shown])
+    some.figure().savefig(PAGE.with_suffix(".png"), dpi=130)
 
 
 if __name__ == "__main__":
