@@ -22,7 +22,7 @@ class Task(ABC):
     outputs: how many numbers the network returns for a sample.
     classes: how many classes there are; 0 where the targets are no classes.
     metrics: what `scores` returns, declared; the first one selects the best model and is compared by default.
-    client_metrics: what `spread` returns, declared.
+    client_metrics: what `spread` returns, declared; see `over_clients`.
 
     A task must define `loss`, `tally` and `scores`. The gradients below follow from `loss`; a task that writes them out
     makes training faster.
