@@ -181,6 +181,7 @@ def test_the_defaults_are_the_seeds() -> None:
     assert study.m == 3
 
 
+@pytest.mark.slow
 def test_a_simulation_is_a_run_that_the_general_path_repeats(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     command(["seltype=powd", "powd=9", "epochs=40", "lr=0.01", f"out={tmp_path / 'fast'}"])
     out = capsys.readouterr().out

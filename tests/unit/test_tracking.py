@@ -300,6 +300,7 @@ quiet = pytest.mark.filterwarnings("ignore")  # what other packages warn of when
 
 @needs_mlflow
 @quiet
+@pytest.mark.slow
 def test_a_tracked_run_is_in_the_sqlite_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -375,6 +376,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @needs_server
 @quiet
+@pytest.mark.slow
 def test_a_server_killed_in_the_middle_loses_nothing(server: Server, tmp_path: Path) -> None:
     rounds, part = 400, Killer(server, tmp_path / "run")
     result = arno.run(
