@@ -6,45 +6,32 @@ import signal
 import pytest
 import torch
 import training
-from torch import nn
+from training import parts, train
 
-from arno.config import build
-from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, read, replay
-from arno.core.federation import Federation, Local
+from arno.core.federation import Federation
+from arno.core.serial import Serial
 from arno.core.work import SGD
 from arno.engines.batched import Batched, batched
-from arno.engines.serial import Serial
 from arno.errors import ArnoError
 from arno.methods import methods
 from arno.models.linear import MLP
-from arno.selection import Uniform
 
-SETTINGS = training.SETTINGS | {"heterofl": {"beta": [0.3, 0.5, 1.0, 0.3, 0.5, 1.0, 0.7]}}
 REFUSED = {"moon": "terms", "fedrcl": "terms", "qrmix": "measures"}
 
 
 def problem(*words):
-    skew = [] if any(word.startswith("partition=") for word in words) else ["partition.alpha=0.3"]
-    words = ["clients=7", *skew, "data.limit=300", "dtype=float64", *words]
-    return build.classification(plain(compose(words)))
+    return training.digits("dtype=float64", *words)
 
 
 @pytest.fixture(scope="module")
 def digits():
-    return problem("model.hidden=[12]")
-
-
-def train(problem, engine, parts, times=3, share=0.7, **local):
-    setting = Local(**{"epochs": [1, 2, 3, 1, 2, 3, 1], "batch_size": [8, 5, 8, 16, 3, 8, 100], "lr": 0.05} | local)
-    fed = Federation(problem, [Uniform(share), *parts], engine=engine, local=setting, rounds=times)
-    records = [fed.round() for _ in range(times)]
-    return fed.w, records
+    return problem()
 
 
 def agree(problem, make, **settings):
     (a, ra), (b, rb) = (train(problem, engine(problem), make(), **settings) for engine in (Serial, Batched))
-    assert float((a - b).abs().max()) < 1e-9  # an adaptive server divides by small numbers
+    assert float((a.w - b.w).abs().max()) < 1e-9  # an adaptive server divides by small numbers
     for x, y in zip(ra, rb, strict=True):
         assert x.clients["client"] == y.clients["client"]
         assert torch.allclose(torch.tensor(x.clients["loss"]), torch.tensor(y.clients["loss"]), atol=1e-6)
@@ -52,14 +39,11 @@ def agree(problem, make, **settings):
 
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_agrees_or_is_refused(name, digits):
-    def make():
-        return methods.get(name)(**SETTINGS.get(name, {}))
-
     if name in REFUSED:
         with pytest.raises(ArnoError, match=f"engine=batched.*{REFUSED[name]}.*processes"):
-            train(digits, Batched(digits), make())
+            train(digits, Batched(digits), name)
         return
-    agree(digits, make, share=1.0 if name == "lorenzo" else 0.7)
+    agree(digits, lambda: parts(name), share=1.0 if name == "lorenzo" else 0.7)
 
 
 class Halved(MLP):
@@ -69,10 +53,10 @@ class Halved(MLP):
 
 def test_a_network_derived_from_a_dense_one_is_itself():
     made = problem("model.hidden=[12]")
-    plain_w, _ = train(made, Serial(made), [])
+    plain, _ = train(made, Serial(made), [])
     made.module = Halved(64, [12], 10, "relu").to(made.dtype)
     own, _ = train(made, Serial(made), [])
-    assert float((own - plain_w).abs().max()) > 1e-3
+    assert float((own.w - plain.w).abs().max()) > 1e-3
     agree(made, list)
 
 
@@ -130,49 +114,56 @@ def test_conformance(case):
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrolex"])
 def test_small_groups_in_several_processes_change_no_bit(name, digits, monkeypatch):
     monkeypatch.setattr("arno.engines.batched.GROUP", 2 * digits.layout.d)  # two rows at a time
-    alone, crew = (Batched(digits, workers) for workers in (1, 3))
-    (a, ra), (b, rb) = (train(digits, engine, methods.get(name)(), share=1.0) for engine in (alone, crew))
-    assert torch.equal(a, b)
+    alone, parallel = (Batched(digits, workers) for workers in (1, 3))
+    (a, ra), (b, rb) = (train(digits, engine, name, share=1.0) for engine in (alone, parallel))
+    assert torch.equal(a.w, b.w)
     assert [r.clients["loss"] for r in ra] == [r.clients["loss"] for r in rb]
-    assert "_crew" in vars(crew)
-    crew.close()
-    serial, _ = train(digits, Serial(digits), methods.get(name)(), share=1.0)
-    assert float((a - serial).abs().max()) < 1e-9
+    assert alone._pool is None
+    assert len(parallel._pool._transport.workers) == 3
+    parallel.close()
+    serial, _ = train(digits, Serial(digits), name, share=1.0)
+    assert float((a.w - serial.w).abs().max()) < 1e-9
 
 
 def test_one_group_stays_in_this_process(digits):
     engine = Batched(digits, 3)
     train(digits, engine, [])
-    assert "_crew" not in vars(engine)
+    assert engine._pool is None
 
 
 def test_a_group_whose_worker_died_is_trained_again_as_it_was(digits, monkeypatch):
     monkeypatch.setattr("arno.engines.batched.GROUP", 2 * digits.layout.d)
-    alone, crew = (Federation(digits, engine=Batched(digits, workers)) for workers in (1, 2))
-    for _ in range(3):
+    alone, parallel = (Federation(digits, engine=Batched(digits, workers)) for workers in (1, 2))
+    for t in range(3):
         alone.round()
-        if workers := crew.engine._crew._workers:
-            os.kill(workers[0].process.pid, signal.SIGKILL)
-        crew.round()
-    assert torch.equal(alone.w, crew.w)
-    crew.engine.close()
+        if t:
+            os.kill(parallel.engine._pool._transport.workers[0].process.pid, signal.SIGKILL)
+        parallel.round()
+    assert torch.equal(alone.w, parallel.w)
+    parallel.engine.close()
 
 
-def test_what_it_cannot_do_is_refused(digits):
+OWN = """
+from torch import nn
+
+
+def Dropout(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, classes))
+
+
+def Buffers(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))
+"""
+
+
+def test_what_it_cannot_do_is_refused(digits, tmp_path):
     with pytest.raises(ArnoError, match=r"engine\.workers = -1"):
         batched(digits, workers=-1)
     with pytest.raises(ArnoError, match=r"local\.augment"):
         train(digits, Batched(digits), [], sgd=SGD(augment=True))
 
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(64, 10)
-
-        def forward(self, x):
-            return self.head(x.flatten(1))
-
-    digits_own = problem("model.hidden=[12]")
-    digits_own.module = Own()
-    with pytest.raises(ArnoError, match="network of your own"):
-        train(digits_own, Batched(digits_own), [])
+    (tmp_path / "own.py").write_text(OWN)
+    for kind, reason in (("Dropout", "network of your own"), ("Buffers", "BatchNorm")):
+        own = problem("model=custom", f"model.target={tmp_path / 'own.py'}:{kind}")
+        with pytest.raises(ArnoError, match=reason):
+            train(own, Batched(own), [])

@@ -8,25 +8,17 @@ import time
 
 import pytest
 import torch
-from training import same_bits, train
+from training import parts, same_bits, same_scores, train
 
-from arno.config import build
-from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
-from arno.engines.processes import Processes, processes
-from arno.engines.serial import Serial
+from arno.core.serial import Serial
+from arno.engines.processes import processes
 from arno.errors import ArnoError
 from arno.methods import methods
 from arno.registry import load_target
 from arno.selection import Uniform
-
-
-@pytest.fixture(scope="module")
-def digits():
-    config = plain(compose(["clients=7", "partition.alpha=0.3", "model.hidden=[12]", "data.limit=300"]))
-    return build.classification(config)
 
 
 @pytest.fixture(scope="module", params=["fork", "spawn"])
@@ -37,7 +29,14 @@ def parallel(request, digits, tmp_path_factory):
     gone.write_text("def factory():\n    return []\n")
     load_target(f"{gone}:factory")
     gone.unlink()
-    engine = Processes(digits, 2, request.param)
+    engine = processes(digits, workers=2, start=request.param)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def forked(digits):
+    engine = processes(digits, workers=2, start="fork")
     yield engine
     engine.close()
 
@@ -61,42 +60,47 @@ def test_results_that_somebody_keeps_are_not_written_over(digits, parallel, monk
     kept = [out.delta[1:] for t in range(3) for _, out in parallel.train(fed.blocks(range(7), t))]  # views alone
     again = [out.delta[1:].clone() for t in range(3) for _, out in Serial(digits).train(fed.blocks(range(7), t))]
     assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
-    made = len(parallel._slabs)
+    made = len(parallel._transport.slabs)
     del kept
     for t in range(3):
         list(parallel.train(fed.blocks(range(7), t)))
-    assert len(parallel._slabs) <= made
+    assert len(parallel._transport.slabs) <= made
 
 
-def test_index_vectors_cross_again_once_they_were_forgotten(digits, monkeypatch):
+def test_index_vectors_are_sent_again_once_they_were_forgotten(digits, forked, monkeypatch):
     monkeypatch.setattr("arno.engines.processes.KNOWN", 1)
-    engine = Processes(digits, 2, "fork")
-    same_bits(digits, engine, "fedrolex")
-    engine.close()
+    same_bits(digits, forked, "fedrolex")
 
 
 def test_scores_and_losses_are_those_of_serial(digits, parallel):
-    serial, w = Serial(digits), digits.init(3)
-    assert parallel.report(w, clients=True) == serial.report(w, clients=True)
-    assert parallel.score([w, w + 0.1], "test") == serial.score([w, w + 0.1], "test")
-    assert torch.equal(parallel.loss(w, torch.arange(7)), serial.loss(w, torch.arange(7)))
+    same_scores(digits, parallel)
 
 
-def test_a_dead_worker_is_replaced_and_its_clients_run_again(digits):
-    a, _ = train(digits, Serial(digits), "scaffold", times=4)
-    engine = Processes(digits, 2, "fork")
-    fed = Federation(
-        digits,
-        [Uniform(0.6), *methods.get("scaffold")()],
-        engine=engine,
-        local=Local(epochs=[1, 2, 3, 1, 2, 3, 1], batch_size=8, lr=0.05),
+def kill_one(engine):
+    """Kill a worker; the engine finds out when it uses it."""
+    process = engine._transport.workers[0].process
+    os.kill(process.pid, signal.SIGKILL)
+    return process
+
+
+def test_a_dead_worker_is_replaced_and_its_clients_run_again(digits, forked):
+    a, b = (
+        Federation(digits, [Uniform(0.6), *parts("scaffold")], engine=e, local=Local(epochs=2))
+        for e in (Serial(digits), forked)
     )
-    for _ in range(4):
-        if engine._workers:
-            os.kill(engine._workers[0].process.pid, signal.SIGKILL)
-        fed.round()
-    assert torch.equal(a.w, fed.w)
-    engine.close()
+    for t in range(4):
+        dead = kill_one(forked) if t else None
+        a.round()
+        b.round()
+        assert dead not in [worker.process for worker in forked._transport.workers]
+    assert torch.equal(a.w, b.w)
+
+
+def test_a_worker_that_dies_while_it_scores_is_replaced(digits, forked):
+    same_scores(digits, forked)
+    dead = kill_one(forked)
+    same_scores(digits, forked)
+    assert dead not in [worker.process for worker in forked._transport.workers]
 
 
 def test_a_client_that_kills_its_workers_is_named(digits, monkeypatch):
@@ -109,11 +113,19 @@ def test_a_client_that_kills_its_workers_is_named(digits, monkeypatch):
         return real(self, batch, job)
 
     monkeypatch.setattr(learner, "gradient", deadly)
-    engine = Processes(digits, 2, "fork")
-    fed = Federation(digits, engine=engine)
-    with pytest.raises(ArnoError, match=r"client \d+ in round 1.*died 3 times"):
-        fed.round()
-    assert not engine._workers
+    engine = processes(digits, workers=2, start="fork")
+    died = r"client 2 in round 1: its worker died \(exit status -9\), 3 times; is there enough memory\? try engine\."
+    with pytest.raises(ArnoError, match=died):
+        Federation(digits, engine=engine).round()
+    engine.close()
+
+
+def test_a_score_that_kills_its_workers_is_given_up(digits, monkeypatch):
+    monkeypatch.setattr(type(digits), "tally", lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
+    engine = processes(digits, workers=2, start="fork")
+    with pytest.raises(ArnoError, match=r"scoring: its worker died \(exit status -9\), 3 times"):
+        engine.tally(digits.init(0), "test")
+    engine.close()
 
 
 def test_an_exception_in_a_worker_names_the_client(digits, monkeypatch):
@@ -121,7 +133,7 @@ def test_an_exception_in_a_worker_names_the_client(digits, monkeypatch):
         raise ZeroDivisionError("boom")
 
     monkeypatch.setattr(type(digits.learner()), "gradient", burst)
-    engine = Processes(digits, 2, "fork")
+    engine = processes(digits, workers=2, start="fork")
     with pytest.raises(ZeroDivisionError) as caught:
         Federation(digits, engine=engine).round()
     assert "while training client" in caught.value.__notes__[0]
@@ -129,14 +141,15 @@ def test_an_exception_in_a_worker_names_the_client(digits, monkeypatch):
 
 
 def test_scoring_that_fails_leaves_no_answers_behind(digits, monkeypatch):
-    def late(self, w, split, tally=None):
+    def late(self, w, split):
         if w[0] == 0:
             raise ZeroDivisionError("boom")
         time.sleep(0.3)
-        return {"is": float(w[0])}
+        return w[:1].clone()
 
-    monkeypatch.setattr(type(digits), "evaluate", late)
-    engine, w = Processes(digits, 2, "fork"), torch.zeros(digits.layout.size)
+    monkeypatch.setattr(type(digits), "total", late)
+    monkeypatch.setattr(type(digits), "scores", lambda self, tally: {"is": float(tally)})
+    engine, w = processes(digits, workers=2, start="fork"), torch.zeros(digits.layout.size)
     with pytest.raises(ZeroDivisionError):
         engine.score([w + 1, w], "test")
     assert engine.score([w + 2, w + 3], "test") == [{"is": 2.0}, {"is": 3.0}]

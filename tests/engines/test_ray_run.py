@@ -1,6 +1,5 @@
 """`arno run engine=ray` on a cluster of its own: quiet, killed and resumed, gone when it is over."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import arno
+from arno.runs.result import RunResult
 
 pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
@@ -85,13 +85,13 @@ def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     assert lines[0].endswith("engine ray (1 workers)")
-    assert re.match(r"round 3/5  acc", lines[1])
+    assert lines[1].startswith("round 3/5  ")
     assert lines[-1] == str(tmp_path / "run")
     assert not logs.exists()
     assert list(logs.parent.glob("worker-*.err"))
 
     whole = arno.run(*words, engine={"kind": "serial", "threads": 1}, out=str(tmp_path / "serial"))
-    resumed = arno.runs.run.RunResult(tmp_path / "run")
+    resumed = RunResult(tmp_path / "run")
     assert torch.equal(whole.final, resumed.final)
     own = [column for column in whole.clients.columns if column != "seconds"]
     assert whole.clients[own].equals(resumed.clients[own])

@@ -1,7 +1,7 @@
-"""Ray actors: connected, hired, given calls, watched, replaced when they are lost, dismissed.
+"""A connection to Ray, and a fixed number of actors with short queues of calls.
 
-Nothing here knows what an actor computes. An actor has a short queue of calls; it works through it in order, so that
-only the call in front is watched. Whoever sends a call gets it back either answered or lost.
+This module does not depend on what an actor computes. An actor answers its calls in their order, so only the first call
+of each queue is watched. Every call comes back, either answered or lost. A lost actor is replaced.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from typing import Any
 
 from ..errors import ArnoError, need
 
-#: Without a single actor for so many seconds, it gives up.
+#: Seconds to wait for the first actor.
 PATIENCE = 120.0
 
 
 class Ray:
-    """A connection to a Ray cluster, or a local one of our own; one that the process already has is used and kept."""
+    """A connection to a Ray cluster, or to a local Ray that is started here.
+
+    A connection that this process already has is used, and not closed.
+    """
 
     def __init__(self, address: str | None, cpus: int = 0) -> None:
         for name, value in (QUIET if address else QUIET | LEAN).items():
             os.environ.setdefault(name, value)
         self._token = (address or "").startswith("ray://") and "RAY_AUTH_MODE" not in os.environ and _has_token()
-        if self._token:  # clusters ask for it; Ray's client does not offer it
+        if self._token:  # clusters require it, but Ray's client does not send it by itself
             os.environ["RAY_AUTH_MODE"] = "token"
         try:
             import ray
@@ -46,38 +49,39 @@ class Ray:
             return
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
-            short = "/tmp" if Path("/tmp").is_dir() else None  # the names of sockets in it may have 107 letters
+            short = "/tmp" if Path("/tmp").is_dir() else None  # paths of sockets may have at most 107 letters
             self._temporary = tempfile.mkdtemp(prefix="arno-", dir=short)
             quiet |= {"num_cpus": cpus or os.cpu_count() or 1, "include_dashboard": False}
             quiet["_temp_dir"] = self._temporary
         try:
             _reach(address or "local")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what matters comes as an error
+                warnings.simplefilter("ignore")  # failures are raised as errors
                 context = ray.init("local" if address is None else address, **quiet)
         except Exception as error:
             self.close()
-            raise _refused(address, error) from error
-        self._session = getattr(context, "address_info", {}).get("session_dir", "")
+            raise refused(address, error) from error
+        if not isinstance(context, ray.client_builder.ClientContext):  # Ray's client has no session on this machine
+            self._session = context.address_info["session_dir"]
         atexit.register(self.close)
 
     @property
     def cpus(self) -> int:
-        """How many cores the cluster has."""
+        """The number of cores of the cluster."""
         import ray
 
         return int(ray.cluster_resources().get("CPU", 0))
 
     @property
     def memory(self) -> int:
-        """How many bytes of memory its nodes have."""
+        """The memory of all its nodes, in bytes."""
         import ray
 
         return int(ray.cluster_resources().get("memory", 0))
 
     def keep_logs(self, folder: Path) -> None:
-        """Make Ray's logs reachable from `folder` while it runs, and leave a copy of our own cluster's there."""
-        if not self._session:  # a remote client has none on this machine
+        """Link Ray's logs into `folder` while it runs; the logs of a local Ray are copied there when it ends."""
+        if not self._session:
             return
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +90,7 @@ class Ray:
             self._logs.symlink_to(Path(self._session, "logs"))
 
     def close(self) -> None:
-        """Disconnect; a cluster of our own ends, and its logs are kept."""
+        """Disconnect; a local Ray ends, and its logs are kept."""
         import ray
 
         atexit.unregister(self.close)
@@ -103,10 +107,10 @@ class Ray:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-#: No usage statistics, and no warnings that concern Ray's developers.
+#: No usage statistics, and no warnings that are meant for Ray's developers.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-#: A local Ray whose metrics nobody reads does not collect them: its cores are the workers'. Answers of up to 4 MiB
-#: come straight back, without the detour over the object store.
+#: A local Ray collects no metrics, so that its cores are free for the workers. Answers of up to 4 MiB are sent
+#: directly, without the object store.
 LEAN = {
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
@@ -116,18 +120,18 @@ LEAN = {
 
 
 def _has_token() -> bool:
-    """Whether Ray's token is where Ray looks for it."""
-    told = bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys())
-    return told or Path("~/.ray/auth_token").expanduser().exists()
+    """Whether Ray's token is in a place where Ray looks for it."""
+    named = bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys())
+    return named or Path("~/.ray/auth_token").expanduser().exists()
 
 
 def _empty(folder: str, names: list[str]) -> list[str]:
-    """What is not worth keeping of Ray's logs: folders and empty files."""
+    """The names in a folder of Ray's logs that are not copied: folders and empty files."""
     return [name for name in names if (p := Path(folder, name)).is_dir() or not p.stat().st_size]
 
 
 def _reach(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would wait there for ever."""
+    """Refuse an address where no server listens; Ray itself would wait forever."""
     host, colon, port = address.removeprefix("ray://").rstrip("/").rpartition(":")
     if address in ("auto", "local"):
         return
@@ -136,11 +140,13 @@ def _reach(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _refused(address: str | None, error: Exception) -> ArnoError:
-    """Why there is no cluster, in one line."""
+def refused(address: str | None, error: Exception) -> ArnoError:
+    """The error for a cluster that cannot be reached or started, in one line."""
     text = str(error)
     lines = [line.strip().split(". ")[0] for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    first = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]  # a colon: what failed is said last
+    first = (
+        f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
+    )  # after a colon, the last line has the reason
     if address is None:
         return ArnoError("engine=ray", f"Ray could not be started here ({first})", "try engine=processes")
     where = f"engine.address = {address}"
@@ -153,148 +159,163 @@ def _refused(address: str | None, error: Exception) -> ArnoError:
 
 @dataclass(eq=False)
 class Call:
-    """A method of an actor with its arguments; `clients` of them train in it, which scales its time limit."""
+    """A method of an actor with its arguments.
+
+    clients: how many clients it trains; its time limit is proportional to it. If not 0, the method returns two objects,
+    and the second one (`heavy`) stays on the node of the actor until it is fetched. what: what the sender needs to
+    recognise the call. steps: how many steps of training it takes. answer: a reference, later the value.
+    """
 
     method: str
     arguments: tuple[Any, ...]
     clients: int = 0
-    what: Any = None  # whatever the sender wants to find again
-    steps: int = 0  # how long it takes, beside others
-    tries: int = 0
-    answer: Any = None  # a reference, later the value
-    heavy: Any = None  # a reference: what stays where it was made until somebody fetches it
+    what: Any = None
+    steps: int = 0
+    answer: Any = None
+    heavy: Any = None
 
 
 @dataclass(eq=False)
-class Worker:
-    """An actor, a reference until it is up, its queue, and since when the call in front runs."""
+class Actor:
+    """An actor and its queue. starting: a reference until it is ready. since: when its first call began."""
 
-    actor: Any
-    coming: Any
+    handle: Any
+    starting: Any
     queue: deque[Call] = field(default_factory=deque)
     since: float = 0.0
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """The number of calls in its queue, and the number of steps in them."""
+        return len(self.queue), sum(call.steps for call in self.queue)
+
 
 class Actors:
-    """`count` actors made by `make`; `timeout` seconds per client, 0: no limit."""
+    """`count` actors made by `make`. timeout: seconds per client of a call; 0: no limit."""
 
     def __init__(self, make: Callable[[], Any], count: int, timeout: float) -> None:
         self._make, self.count, self._timeout = make, count, timeout
-        self._workers: list[Worker] = []
-        self._manned = 0.0  # when somebody was last seen up
-        self._stillborn = 0  # how many in a row ended before they were up
+        self._actors: list[Actor] = []
+        self._last_ready = 0.0  # when an actor was last ready
+        self._failed_starts = 0  # how many actors in a row ended before they were ready
 
     def __len__(self) -> int:
-        return sum(not worker.coming for worker in self._workers)
+        return sum(not actor.starting for actor in self._actors)
 
     @property
     def busy(self) -> bool:
-        """Whether any call is under way."""
-        return any(worker.queue for worker in self._workers)
+        """Whether a call has no answer yet."""
+        return any(actor.queue for actor in self._actors)
 
     def start(self) -> None:
-        """Hire whoever is missing; they come up while the first of them work."""
-        while len(self._workers) < self.count:
-            actor = self._make()
-            self._workers.append(Worker(actor, actor.ready.remote(), since=monotonic()))
+        """Start the actors that are missing; the first ones can work while the others start."""
+        while len(self._actors) < self.count:
+            handle = self._make()
+            self._actors.append(Actor(handle, handle.ready.remote(), since=monotonic()))
 
-    def room(self, depth: int = 1) -> Iterator[Worker]:
-        """Actors that are up and have fewer than `depth` calls, the idle ones first."""
+    def room(self, depth: int = 1) -> Iterator[Actor]:
+        """Actors that are ready and have fewer than `depth` calls, those with fewest calls first."""
         for length in range(depth):
-            yield from [w for w in self._workers if not w.coming and len(w.queue) == length]
+            yield from [actor for actor in self._actors if not actor.starting and len(actor.queue) == length]
 
-    def send(self, worker: Worker, call: Call) -> None:
-        """Put a call into an actor's queue."""
-        method = getattr(worker.actor, call.method)
+    def send(self, actor: Actor, call: Call) -> None:
+        """Put a call into the queue of an actor."""
+        method = getattr(actor.handle, call.method)
         sent = method.options(num_returns=2 if call.clients else 1).remote(*call.arguments)
         call.answer, call.heavy = sent if call.clients else (sent, None)
-        if not worker.queue:
-            worker.since = monotonic()
-        worker.queue.append(call)
+        if not actor.queue:
+            actor.since = monotonic()
+        actor.queue.append(call)
 
     def wait(self) -> list[tuple[Call, bool, str]]:
-        """Wait for news: calls with whether they had begun and why they were lost (empty: they are answered)."""
+        """Wait until calls are answered or lost: each call, whether it had begun, why it was lost (empty: answered)."""
         import ray
-        from ray.exceptions import RayActorError, RayError, RayTaskError
 
         if len(self):
-            self._manned = monotonic()
-        front = {
-            worker: worker.coming or worker.queue[0].answer for worker in self._workers if worker.coming or worker.queue
-        }
-        watched = {reference: worker for worker, reference in front.items()}
-        ready, _ = ray.wait(list(watched), timeout=self._rest())
-        if len(ready) and len(watched) > 1:
+            self._last_ready = monotonic()
+        active = [actor for actor in self._actors if actor.starting or actor.queue]
+        watched = {actor.starting or actor.queue[0].answer: actor for actor in active}
+        ready, _ = ray.wait(list(watched), timeout=self._time_left())
+        if ready and len(watched) > 1:
             ready, _ = ray.wait(list(watched), num_returns=len(watched), timeout=0)
-        news: list[tuple[Call, bool, str]] = []
-        for reference in ready:
-            worker = watched[reference]
-            try:
-                value = ray.get(reference)
-            except RayTaskError as error:
-                raise ArnoError("a Ray worker", _last(error), "are Arno and your own files on every node?") from error
-            except RayError as error:
-                if isinstance(error, RayActorError) and error.actor_init_failed:
-                    raise ArnoError(
-                        "a Ray worker cannot start", _last(error), "is Arno installed on every node, in this version?"
-                    ) from error
-                self._stillborn += bool(worker.coming)
-                if self._stillborn > 3 * self.count:
-                    raise ArnoError(
-                        "no Ray worker comes up", _last(error), "Ray's logs say why; are its nodes fit to work?"
-                    ) from error
-                news += self._lost(worker, f"its worker was lost ({type(error).__name__})")
-                continue
-            if worker.coming:
-                worker.coming, self._stillborn = None, 0
-                continue
-            call = worker.queue.popleft()
-            call.answer, worker.since = value, monotonic()
-            if isinstance(value, Exception):
-                raise value
-            news.append((call, True, ""))
-        return news + self._late()
+        found = [news for reference in ready for news in self._read(watched[reference], reference)]
+        return found + self._late()
 
     def close(self) -> None:
-        """Dismiss everybody."""
+        """End all actors."""
         import ray
 
         if ray.is_initialized():
-            for worker in self._workers:
-                ray.kill(worker.actor)
-        self._workers = []
+            for actor in self._actors:
+                ray.kill(actor.handle)
+        self._actors = []
 
-    def _rest(self) -> float | None:
-        """Seconds until somebody has taken too long."""
-        first = min(map(self._end, self._workers))
+    def _read(self, actor: Actor, reference: Any) -> list[tuple[Call, bool, str]]:
+        """Read the answer to the first call of an actor, or that the actor is ready."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            value = ray.get(reference)
+        except RayTaskError as error:
+            raise ArnoError("a Ray worker", _last(error), "are Arno and your own files on every node?") from error
+        except RayError as error:
+            self._refuse_failed_start(actor, error)
+            return self._lost(actor, f"its worker was lost ({type(error).__name__})")
+        if actor.starting:
+            actor.starting, self._failed_starts = None, 0
+            return []
+        call = actor.queue.popleft()
+        call.answer, actor.since = value, monotonic()
+        if isinstance(value, Exception):
+            raise value
+        return [(call, True, "")]
+
+    def _refuse_failed_start(self, actor: Actor, error: Exception) -> None:
+        """Stop if an actor cannot start at all, or if too many actors in a row ended before they were ready."""
+        from ray.exceptions import RayActorError
+
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            raise ArnoError(
+                "a Ray worker cannot start", _last(error), "is Arno installed on every node, in this version?"
+            ) from error
+        self._failed_starts += bool(actor.starting)
+        if self._failed_starts > 3 * self.count:
+            raise ArnoError(
+                "no Ray worker can start", _last(error), "Ray's logs say why; do its nodes have enough memory?"
+            ) from error
+
+    def _time_left(self) -> float | None:
+        """Seconds until the first time limit."""
+        first = min(map(self._limit, self._actors))
         return None if first == float("inf") else max(0.0, first - monotonic())
 
-    def _end(self, worker: Worker) -> float:
-        """When an actor will have taken too long: over its call, or, where nobody else is up, to come up."""
-        if worker.coming:
-            return float("inf") if len(self) else max(worker.since, self._manned) + PATIENCE
-        limit = self._timeout * worker.queue[0].clients if worker.queue else 0
-        return worker.since + limit if limit else float("inf")
+    def _limit(self, actor: Actor) -> float:
+        """When an actor has taken too long: for its first call, or to start while no other actor is ready."""
+        if actor.starting:
+            return float("inf") if len(self) else max(actor.since, self._last_ready) + PATIENCE
+        seconds = self._timeout * actor.queue[0].clients if actor.queue else 0
+        return actor.since + seconds if seconds else float("inf")
 
     def _late(self) -> list[tuple[Call, bool, str]]:
-        """Actors whose call takes too long are ended."""
-        late = [worker for worker in self._workers if monotonic() >= self._end(worker)]
-        if any(worker.coming for worker in late):
+        """End the actors whose first call takes too long."""
+        late = [actor for actor in self._actors if monotonic() >= self._limit(actor)]
+        if any(actor.starting for actor in late):
             raise ArnoError(
-                "engine=ray", f"no worker came up in {PATIENCE:.0f} s", "are there free CPUs? see: ray status"
+                "engine=ray", f"no worker started in {PATIENCE:.0f} s", "are there free CPUs? see: ray status"
             )
         why = f"it took longer than engine.timeout = {self._timeout:g} s"
-        return [news for worker in late for news in self._lost(worker, why)]
+        return [news for actor in late for news in self._lost(actor, why)]
 
-    def _lost(self, worker: Worker, why: str) -> list[tuple[Call, bool, str]]:
-        """Give its calls back and hire another one."""
+    def _lost(self, actor: Actor, why: str) -> list[tuple[Call, bool, str]]:
+        """Start an actor in place of a lost one, and return its calls."""
         import ray
 
         with suppress(Exception):
-            ray.kill(worker.actor)
-        self._workers.remove(worker)
+            ray.kill(actor.handle)
+        self._actors.remove(actor)
         self.start()
-        return [(call, i == 0, why) for i, call in enumerate(worker.queue)]
+        return [(call, i == 0, why) for i, call in enumerate(actor.queue)]
 
 
 def _last(error: Exception) -> str:

@@ -1,14 +1,14 @@
-"""The engine that suits the work: many small dense models in one kernel, anything else in parallel processes.
+"""Chooses the engine: `batched` for many small dense models, `processes` for other networks, else `serial`.
 
-The choice follows from the first block of a round alone, so that the same run makes it again:
+The choice depends only on the problem and on the first block of a round, so the same run makes the same choice again:
 
     a dense network of at most 500,000 parameters, at least 4 clients, nothing that `batched` refuses: batched
     several clients of any other network: processes
-    a problem without a network (quadratics): serial, since sending a row takes longer than to train it
-    one client at a time (a sequential method): serial, on all cores if the network is not a small dense one
+    a problem without a network (quadratics): serial, because sending a row takes longer than training it
+    one client at a time (a sequential method): serial, on all cores unless the network is small and dense
 
-With one core, and on a GPU, `serial` takes the place of `processes`. Kernels of small dense networks run on one thread:
-two threads that wait for each other at every step lose more than they win when anything else runs.
+With one core, and on a GPU, `serial` replaces `processes`. Small dense networks are computed with one thread: two
+threads that wait for each other in every step are slower as soon as another process runs on the machine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from . import engines
 from .batched import Batched, unsupported
 from .processes import processes
 
+#: `batched` is chosen up to this many parameters and from this many clients on.
 DENSE, TOGETHER = 500_000, 4
 
 
 @engines.register("auto")
 def auto(problem: Problem, *, cores: int = 0) -> Auto:
-    """Batched, processes or serial, whichever suits; says which.
+    """Chooses batched, processes or serial, and reports the choice.
 
     cores: how many to use; 0: all. Part of the run: training one client on several cores rounds differently.
     """
@@ -45,7 +46,7 @@ def auto(problem: Problem, *, cores: int = 0) -> Auto:
 
 
 class Auto(Engine):
-    """Gives every round to the engine that suits it."""
+    """Chooses an engine for every round."""
 
     equality = "as serial to rounding"
 
@@ -56,11 +57,11 @@ class Auto(Engine):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Which engines it has used so far."""
+        """The engines that were used so far."""
         return f"auto ({', '.join(self._used)})" if self._used else "auto"
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """Look at the first block and choose."""
+        """Choose an engine by the first block, and train with it."""
         works = iter(works)
         first = next(works, None)
         if first is None:
@@ -88,12 +89,12 @@ class Auto(Engine):
         return self._scorer().batch_loss(w, clients, batch_size, seed, t)
 
     def close(self) -> None:
-        """Close all that were used."""
+        """Close all engines that were used."""
         for engine in self._engines.values():
             engine.close()
 
     def _scorer(self) -> Engine:
-        """Large networks are scored in pieces by the workers; a dense one takes less time than sending it there."""
+        """The engine that scores: workers, except for small networks, where messages would take longer than scoring."""
         parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
         torch.set_num_threads(1)
         return self._engine("processes" if parallel else "serial")
@@ -110,7 +111,7 @@ class Auto(Engine):
 
 
 def small(problem: Problem) -> bool:
-    """A network of few parameters whose kernel is dense, or no network at all."""
+    """Whether there is no network, or a dense one with few parameters."""
     return not problem.kernel or (problem.kernel == "dense" and problem.layout.d <= DENSE)
 
 

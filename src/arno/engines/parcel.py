@@ -1,51 +1,74 @@
-"""Some rows of a block on their way to another process, as plain arrays: they cross every kind of channel cheaply."""
+"""Rows of a block and other arguments as plain arrays, which every transport can send to another process."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.contracts import Problem
-from ..core.work import SubModel, Work
+from ..core.work import Result, SubModel, Work
+from ..data.dataset import Ints
+from ..errors import ArnoError
+from ..registry import load_target
 
 
 def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
-    """Some rows of a block; the start that all of them share travels apart, an index vector once."""
-    import numpy as np
-
+    """Some rows of a block. An index vector is packed once. shared: all rows have one start, which is sent apart."""
     at, work = np.array(rows), replace(work, start=work.start[:, :0]) if shared else work
-    packed = {name: x.numpy()[at] if isinstance(x, Tensor) else x for name, x in vars(work).items()}
-    packed["given"] = {name: x.numpy()[at] for name, x in work.given.items()}
+    packed = {name: _arrays(value, at) for name, value in vars(work).items()}
     if work.windows is not None:
-        mine = [work.windows[j] for j in rows]
-        indices = {id(window.index): window.index.numpy() for window in mine}
-        packed["windows"] = (indices, [(id(window.index), window.units, window.extract) for window in mine])
+        windows = [work.windows[j] for j in rows]
+        indices = {id(window.index): window.index.numpy() for window in windows}
+        packed["windows"] = (indices, [(id(window.index), window.units, window.extract) for window in windows])
     return packed
 
 
 def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) -> Work:
-    """The work again, where it is done; `known`: index vectors that came before, and those that come with it."""
-    import numpy as np
-
-    unpacked: dict[str, Any] = {
-        name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in packed.items()
-    }
-    unpacked["given"] = {name: torch.from_numpy(x) for name, x in packed["given"].items()}
+    """The work of packed rows. known: index vectors that were sent before; new ones are added to it."""
+    unpacked = {name: _tensors(value) for name, value in packed.items()}
     if packed["windows"] is not None:
-        indices, light = packed["windows"]
+        indices, windows = packed["windows"]
         known = {} if known is None else known
         known |= {key: torch.from_numpy(x) for key, x in indices.items()}
-        unpacked["windows"] = tuple(SubModel(known[key], units, extract) for key, units, extract in light)
+        unpacked["windows"] = tuple(SubModel(known[key], units, extract) for key, units, extract in windows)
     return Work(**unpacked)
 
 
+def _arrays(value: Any, rows: Ints) -> Any:
+    """Some rows of a tensor, or of each tensor in a dictionary, as arrays; other values as they are."""
+    if isinstance(value, Tensor):
+        return value.numpy()[rows]
+    return {name: _arrays(x, rows) for name, x in value.items()} if isinstance(value, dict) else value
+
+
+def _tensors(value: Any) -> Any:
+    """Arrays as tensors, also in a dictionary; other values as they are."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return {name: _tensors(x) for name, x in value.items()} if isinstance(value, dict) else value
+
+
+def answer(out: Result) -> tuple[Any, Any, list[dict[str, Any]]]:
+    """The losses, the seconds and the extras of trained rows."""
+    extra = [{name: tensor.numpy() for name, tensor in tensors.items()} for tensors in out.extra]
+    return out.loss.numpy(), out.seconds.numpy(), extra
+
+
+def tensor(array: Any) -> Tensor:
+    """An array that was received, as a tensor; it is copied only if it is read-only."""
+    return torch.from_numpy(np.require(array, requirements="W"))
+
+
 def span(rows: list[int]) -> slice | None:
-    """The slice that these rows are, if they lie side by side in their order.
+    """The slice that selects these rows, if they are consecutive.
 
     >>> span([3, 4, 5]), span([4, 3])
     (slice(3, 6, None), None)
@@ -55,19 +78,28 @@ def span(rows: list[int]) -> slice | None:
 
 
 def ask(problem: Problem, what: str, *arguments: Any) -> Any:
-    """What a problem answers, with arrays in place of tensors there and back."""
-    import numpy as np
-
-    answer = getattr(problem, what)(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments))
-    if isinstance(answer, tuple):
-        return tuple(x.numpy() if isinstance(x, Tensor) else x for x in answer)
-    return answer.numpy() if isinstance(answer, Tensor) else answer
+    """Call the method `what` of a problem, with arrays in place of tensors; returns an array."""
+    tensors = (torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+    found: Tensor = methodcaller(what, *tensors)(problem)
+    return found.numpy()
 
 
 def portable(error: Exception) -> Exception:
-    """The exception itself where it can cross to another process, else its text."""
+    """The exception itself if it can be pickled, else a RuntimeError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def load_problem(targets: Iterable[str], pickled: bytes, buffers: Sequence[Any] | None = None) -> Problem:
+    """The problem, in a worker; the user's own files are imported first.
+
+    The bytes come from the server through the transport, never from a file.
+    """
+    for path in targets:
+        with suppress(ArnoError):  # a file that does not exist any more; this problem may not need it
+            load_target(path)
+    problem: Problem = pickle.loads(pickled, buffers=buffers)
+    return problem

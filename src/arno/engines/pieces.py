@@ -1,4 +1,4 @@
-"""Who trains when: rows cut into pieces, and the pieces in an order that lets all workers end together."""
+"""Cuts the rows of a block into pieces, and puts the pieces in an order in which all workers end together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor
 
 
 def pieces(steps: Tensor, workers: int, least: float = 0.0) -> list[Tensor]:
-    """Rows that a worker takes at a time: the longest first, fewer and fewer, so that nobody ends late.
+    """Cut rows into pieces, longest rows first. Pieces get smaller towards the end, so that no worker ends late.
 
-    Each wave has a piece for every worker and holds half of the steps that are left, as long as its pieces have
-    `least` steps and are no crumbs of the whole; the rest is cut into equal pieces, as many for each worker.
+    steps: of each row. Pieces come in waves of one piece per worker. Each wave holds half of the steps that are left,
+    as long as its pieces have at least `least` steps and at least a sixteenth of a worker's share. The rest is cut into
+    equal pieces, the same number for each worker.
 
     >>> import torch
     >>> [len(piece) for piece in pieces(torch.full((96,), 3), 2)]
@@ -31,7 +32,7 @@ def pieces(steps: Tensor, workers: int, least: float = 0.0) -> list[Tensor]:
 
 
 def _ends(total: int, workers: int, least: float) -> list[float]:
-    """After how many steps pieces end, if rows could be cut anywhere."""
+    """After how many steps each piece would end if a piece could end within a row."""
     least, left, ends = max(least, total / (16 * workers), 1), float(total), list[float]()
     while left >= 2 * workers * least:
         ends += [total - left + left * i / (2 * workers) for i in range(1, workers + 1)]
@@ -41,41 +42,55 @@ def _ends(total: int, workers: int, least: float) -> list[float]:
 
 
 def order(loads: Sequence[int], workers: int) -> list[int]:
-    """In which order to hand out pieces, whose loads fall, to workers who take the next one as soon as they are free.
+    """In which order to send pieces with falling loads to workers that take the next piece as soon as they are free.
 
-    The longest first, to whoever has least; then, as long as it helps, the worker who would end last gives a piece to
-    the one who would end first, or changes it for a shorter one.
+    Each piece is first assigned to the worker with the smallest total, longest piece first. Then, as long as this makes
+    the end earlier, the worker with the largest total gives a piece to the worker with the smallest total, or exchanges
+    it for a shorter piece.
 
-    >>> order([23, 23, 18, 18, 17, 16, 14, 14, 13, 6], 2)  # ends after 81; in the order given, after 84
+    >>> order([23, 23, 18, 18, 17, 16, 14, 14, 13, 6], 2)  # ends after 81; in the given order, after 84
     [0, 1, 2, 4, 6, 3, 7, 5, 8, 9]
     """
-    hands: list[list[int]] = [[] for _ in range(workers)]
-    total = [0] * workers
-    for i, load in enumerate(loads):
-        least = total.index(min(total))
-        hands[least].append(i)
-        total[least] += load
+    assigned, totals = _longest_first(loads, workers)
     for _ in loads:
-        first, last = total.index(min(total)), total.index(max(total))
-        gap = total[last] - total[first]
-        pairs = [(i, j) for i in hands[last] for j in (*hands[first], None)]
-        moved = {pair: loads[pair[0]] - (0 if pair[1] is None else loads[pair[1]]) for pair in pairs}
-        best = min(
-            (pair for pair in pairs if 0 < moved[pair] < gap), key=lambda p: abs(gap - 2 * moved[p]), default=None
-        )
-        if best is None:
+        first, last = totals.index(min(totals)), totals.index(max(totals))
+        exchange = _best_exchange(loads, assigned[last], assigned[first], totals[last] - totals[first])
+        if exchange is None:
             break
-        i, j = best
-        hands[last].remove(i)
-        hands[first].append(i)
+        i, j = exchange
+        assigned[last].remove(i)
+        assigned[first].append(i)
+        moved = loads[i]
         if j is not None:
-            hands[first].remove(j)
-            hands[last].append(j)
-        total[last] -= moved[best]
-        total[first] += moved[best]
+            assigned[first].remove(j)
+            assigned[last].append(j)
+            moved -= loads[j]
+        totals[last] -= moved
+        totals[first] += moved
     begins = {}
-    for hand in hands:
+    for own in assigned:
         at = 0
-        for i in sorted(hand):
+        for i in sorted(own):
             begins[i], at = at, at + loads[i]
     return sorted(begins, key=lambda i: (begins[i], i))
+
+
+def _longest_first(loads: Sequence[int], workers: int) -> tuple[list[list[int]], list[int]]:
+    """Assign each piece to the worker with the smallest total: the pieces and the total of each worker."""
+    assigned: list[list[int]] = [[] for _ in range(workers)]
+    totals = [0] * workers
+    for i, load in enumerate(loads):
+        least = totals.index(min(totals))
+        assigned[least].append(i)
+        totals[least] += load
+    return assigned, totals
+
+
+def _best_exchange(
+    loads: Sequence[int], last: Sequence[int], first: Sequence[int], gap: int
+) -> tuple[int, int | None] | None:
+    """The piece that the last worker gives, and the one that it takes (or None), so that the gap becomes smallest."""
+    pairs = [(i, j) for i in last for j in (*first, None)]
+    moved = {pair: loads[pair[0]] - (0 if pair[1] is None else loads[pair[1]]) for pair in pairs}
+    useful = (pair for pair in pairs if 0 < moved[pair] < gap)
+    return min(useful, key=lambda pair: abs(gap - 2 * moved[pair]), default=None)

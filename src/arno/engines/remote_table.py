@@ -1,14 +1,15 @@
-"""Rows of clients (c_k, y_k, …) in the memory of a cluster's nodes: `state=workers`.
+"""Rows of clients (c_k, y_k, …) in the memory of the nodes of a cluster: `state=workers`.
 
-Client k's row lies with shard k mod S. The server keeps which clients have one and the running sum; what it computes is
-bit for bit what it computes with a table of its own, and a checkpoint holds all rows, so that a run can be resumed on
-another number of workers, or without any.
+The row of client k is in shard k mod S. The server knows which clients have a row, and keeps the running sum. Its
+results are bit for bit those of a table on the server. A checkpoint holds all rows, so a run can be resumed with
+another number of workers, or with another `state`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from ..errors import ArnoError
 
 
 class WorkerTable(ClientTable):
-    """A table whose rows lie with `shards` actors, spread over the nodes."""
+    """A table whose rows are in `shards` actors, spread over the nodes."""
 
     def __init__(self, n: int, like: Vec, shards: int) -> None:
         import ray
@@ -29,36 +30,37 @@ class WorkerTable(ClientTable):
 
     def __getitem__(self, ids: Tensor) -> Mat:
         rows = self._rows.new_zeros((len(ids), *self._rows.shape[1:]))
-        there = {s: [j for j in at if int(ids[j]) in self._slot] for s, at in self._owners(ids).items()}
-        asked = {s: self._shards[s].get.remote(ids[at].tolist()) for s, at in there.items() if at}
+        seen = {s: [j for j in at if int(ids[j]) in self._slot] for s, at in self._by_shard(ids).items()}
+        asked = {s: self._shards[s].get.remote(ids[at].tolist()) for s, at in seen.items() if at}
         for s, reference in asked.items():
-            rows.numpy()[there[s]] = _answer(reference)
+            rows.numpy()[seen[s]] = _answer(reference)
         return rows
 
     def __setitem__(self, ids: Tensor, rows: Mat) -> None:
         self._total += (rows - self[ids]).sum(0, dtype=torch.float64)
-        self._place(ids, rows)
+        self._put(ids, rows)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, for a checkpoint."""
+        """All rows, for a checkpoint."""
         ids = torch.tensor(list(self._slot), dtype=torch.int64)
         return {"ids": ids, "rows": self[ids], "total": self._total}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
         self._slot = {}
-        self._place(tensors["ids"], tensors["rows"])
+        self._put(tensors["ids"], tensors["rows"])
         self._total = tensors["total"]
 
-    def _place(self, ids: Tensor, rows: Mat) -> None:
+    def _put(self, ids: Tensor, rows: Mat) -> None:
         for client in ids.tolist():
             self._slot.setdefault(client, len(self._slot) + 1)
-        sent = [self._shards[s].put.remote(ids[at].tolist(), rows[at].numpy()) for s, at in self._owners(ids).items()]
+        shards = self._by_shard(ids).items()
+        sent = [self._shards[s].put.remote(ids[at].tolist(), rows[at].numpy()) for s, at in shards]
         for reference in sent:
             _answer(reference)
 
-    def _owners(self, ids: Tensor) -> dict[int, list[int]]:
-        """Places in `ids` by shard."""
+    def _by_shard(self, ids: Tensor) -> dict[int, list[int]]:
+        """Positions in `ids`, by shard."""
         found: dict[int, list[int]] = {}
         for j, client in enumerate(ids.tolist()):
             found.setdefault(client % len(self._shards), []).append(j)
@@ -66,19 +68,17 @@ class WorkerTable(ClientTable):
 
 
 class Shard:
-    """The actor's side: rows by client."""
+    """An actor that holds rows by client."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Any] = {}
 
     def put(self, clients: list[int], rows: Any) -> None:
-        """Keep copies: what came lies in the object store."""
+        """Store copies of rows: the arrays that arrive are in the object store."""
         self.rows |= {client: row.copy() for client, row in zip(clients, rows, strict=True)}
 
     def get(self, clients: list[int]) -> Any:
-        """Their rows."""
-        import numpy as np
-
+        """The rows of some clients."""
         return np.stack([self.rows[client] for client in clients])
 
 

@@ -1,0 +1,189 @@
+"""One loop for all parallel engines: blocks in flight, pieces in queues, answers in order, lost requests sent again.
+
+Each worker trains with one thread, and the result of a client depends only on its row. So the bits do not depend on
+which worker trains a client, nor on how often its worker was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.contracts import Engine, Problem, added
+from ..core.work import Result, SumResult, Vec, Work
+from ..errors import ArnoError
+from .parcel import tensor
+from .pieces import pieces
+from .transport import TRIES, Block, Lost, Piece, Question, Request, Transport
+
+#: Cuts the rows of a block into groups that must be trained together.
+Cut = Callable[[Problem, Work], list[Tensor]]
+
+
+class Pool(Engine):
+    """Trains clients in the workers of a transport.
+
+    cut: which rows must be trained together; by default none, and a block is cut into pieces of similar length.
+    """
+
+    equality = "bit for bit as serial"
+
+    def __init__(self, problem: Problem, transport: Transport[Any], cut: Cut | None = None) -> None:
+        self.problem, self.name = problem, transport.name
+        self._transport, self._cut = transport, cut
+        self._pace = 0.0  # seconds per step of training, a moving average
+
+    def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
+        """Train block after block, with a bounded number in flight."""
+        return self.rows(works)
+
+    def rows(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
+        """Train blocks, several at the same time; they come back in the order in which they were given."""
+        transport = self._transport
+        transport.start()
+        source, flight, todo = iter(works), deque[Block](), deque[Request]()
+        try:
+            while True:
+                self._open_blocks(source, flight, todo)
+                if not flight:
+                    return
+                while not self._complete(flight[0], todo):
+                    self._feed(todo)
+                    self._collect(todo)
+                yield self._taken(flight.popleft())
+        finally:
+            if transport.busy:  # the caller left early: later requests must not meet these answers
+                transport.stop()
+            for block in flight:
+                transport.drop(block)
+
+    def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
+        """The scores of models on a split: one model per worker, or few models in pieces of the split."""
+        models = list(models)
+        if len(models) < self._transport.count:
+            return super().score(models, split)
+        found = self._ask("total", models, [(i, split) for i in range(len(models))])
+        return [self.problem.scores(tally) for tally in found]
+
+    def tally(self, w: Vec, split: str) -> Tensor:
+        """The statistics of a model on a split; the workers score the pieces of the split."""
+        return added(self._ask("tally", [w], [(0, split, *piece) for piece in self.problem.pieces(split)]))
+
+    def loss(self, w: Vec, clients: Tensor) -> Tensor:
+        """The mean loss of `w` on the data of each client; each worker computes it for some of the clients."""
+        return self._losses("losses", w, clients)
+
+    def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
+        """An estimate of `loss` from one mini-batch of each client, drawn for round t."""
+        return self._losses("batch_losses", w, clients, batch_size, rest=(seed, t))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._transport.close()
+
+    def _losses(self, what: str, w: Vec, *columns: Tensor, rest: tuple[int, ...] = ()) -> Tensor:
+        chunks = zip(*(column.chunk(self._transport.count) for column in columns), strict=True)
+        arguments = [(0, *(column.numpy() for column in chunk), *rest) for chunk in chunks]
+        return torch.cat(self._ask(what, [w], arguments))
+
+    def _ask(self, what: str, models: Sequence[Vec], arguments: Sequence[tuple[Any, ...]]) -> list[Tensor]:
+        """Call the method `what` of the problem in the workers, for each (index of a model, other arguments)."""
+        self._transport.start()
+        with self._transport.share(models) as shared:
+            questions = [Question(what, shared[i], tuple(rest)) for i, *rest in arguments]
+            self._run(questions)
+        return [tensor(question.answer) for question in questions]
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        """Send requests, one at a time to each worker, until all of them are answered."""
+        todo, waiting = deque(requests), len(requests)
+        try:
+            while waiting:
+                for worker in self._transport.room(1):
+                    if todo:
+                        self._transport.send(worker, todo.popleft())
+                waiting -= len(self._collect(todo))
+        finally:
+            if self._transport.busy:  # one of them failed: later requests must not meet the other answers
+                self._transport.stop()
+
+    def _open_blocks(self, source: Iterator[Work], flight: deque[Block], todo: deque[Request]) -> None:
+        """Open blocks until there are two of them, with two rows for each worker."""
+        while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._transport.count:
+            if (work := next(source, None)) is None:
+                return
+            block = Block(work)
+            self._transport.open(block)
+            flight.append(block)
+            steps = work.steps.tolist()
+            for rows in (group.tolist() for group in self._pieces(work)):
+                todo.append(Piece(block, rows, steps=sum(steps[j] for j in rows)))
+
+    def _pieces(self, work: Work) -> list[Tensor]:
+        if self._cut is not None:
+            return self._cut(self.problem, work)
+        least = self._transport.worth / self._pace if self._pace else 0.0
+        return pieces(work.steps, self._transport.count, least)
+
+    def _feed(self, todo: deque[Request]) -> None:
+        """Send a piece to every idle worker, and a second one to busy workers, those with fewest steps first."""
+        room = self._transport.room(2)
+        while todo and room:
+            worker = min(room, key=lambda worker: worker.load)
+            if worker.load[0] and not self._may_wait(todo):
+                return
+            self._transport.send(worker, todo.popleft())
+            if worker.load[0] == 2:
+                room.remove(worker)
+
+    def _may_wait(self, todo: deque[Request]) -> bool:
+        """Whether the next piece may wait behind a busy worker.
+
+        It may while many pieces are left, or if it takes so little time that its message would take longer.
+        """
+        piece = todo[0]
+        assert isinstance(piece, Piece)
+        short = 0 < self._pace * piece.steps < self._transport.worth / 4
+        return (len(todo) > self._transport.count or short) and self._transport.may_wait(piece)
+
+    def _collect(self, todo: deque[Request]) -> list[Request]:
+        """Wait; returns what was answered. Lost requests go to the front of `todo`."""
+        answered, lost = self._transport.wait()
+        for request in answered:
+            if isinstance(request, Piece):
+                self._add(request)
+        self._again(lost, todo)
+        return answered
+
+    def _add(self, piece: Piece) -> None:
+        """Add an answered piece to its block."""
+        loss, seconds, extra = piece.answer
+        piece.block.add(piece.rows, loss, seconds, extra)
+        pace = float(seconds.sum()) / max(1, piece.steps)
+        self._pace = 0.8 * self._pace + 0.2 * pace if self._pace else pace
+
+    def _again(self, lost: Iterable[Lost], todo: deque[Request]) -> None:
+        """Put lost requests to the front of `todo`; rows go alone, unless they must be trained together."""
+        again: list[Request] = []
+        for request, begun, why in lost:
+            request.tries += begun
+            if request.tries >= TRIES:
+                raise ArnoError(str(request), f"{why}, {TRIES} times", self._transport.remedy)
+            again += request.split() if begun and self._cut is None else [request]
+        todo.extendleft(reversed(again))
+
+    def _complete(self, block: Block, todo: deque[Request]) -> bool:
+        """Whether all deltas of a block are here; deltas that wait at the workers are fetched."""
+        lost = self._transport.fetch(block)
+        for request, _, _ in lost:
+            assert isinstance(request, Piece)
+            block.waiting += len(request.rows)
+        self._again(lost, todo)
+        return not block.waiting
+
+    def _taken(self, block: Block) -> tuple[Work, Result]:
+        return block.work, block.result(self._transport.take(block))
