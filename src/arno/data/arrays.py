@@ -47,7 +47,9 @@ def _test_rows(name: str, x: Array, y: Array, test: float) -> np.ndarray[Any, np
         rule = f"there are no test data, and this is no share of {len(y)} samples that could be split off"
         raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2")
     if len(x) != len(y):
-        raise ArnoError(f"{name}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y")
+        raise ArnoError(
+            f"{name}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y"
+        )
     held_out = np.zeros(len(y), dtype=bool)
     count = min(max(1, round(test * len(y))), len(y) - 1)
     held_out[stratified(strata_of(_targets(y)), count, numpy_stream(0, "test"))] = True

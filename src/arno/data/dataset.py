@@ -68,7 +68,9 @@ class Dataset:
                 kinds = f"{type(x).__name__} and {type(y).__name__}"
                 raise ArnoError(f"{what}: {kinds}", "samples and targets are torch tensors", "use torch.from_numpy(…)")
             if len(x) != len(y):
-                raise ArnoError(f"{what}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y")
+                raise ArnoError(
+                    f"{what}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y"
+                )
             if len(x) == 0:
                 raise ArnoError(what, "there are no samples", "is this the right file or folder?")
             if x.dim() < 2 or x.shape[1:] != self.x.shape[1:]:
