@@ -390,6 +390,50 @@ def test_a_wrong_word_is_refused_before_anything_runs(word, remedy, arno, here):
     assert not Path("grid").exists()
 
 
+REGRESSION = ("data=sklearn", "data.name=diabetes")
+QUADRATIC = ("problem=quadratic", "local.lr=1e-3")
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "message"),
+    [
+        ((), "metric=accuracy", "metric = accuracy: it does not say which data; write metric=test_accuracy"),
+        ((), "metric=test_acuracy", "did you mean 'test_accuracy'?"),
+        ((), "target=90", "target = 90: test F1 is at least 0 and at most 1; write target=0.9"),
+        ((), "target=-0.1", "target = -0.1: test F1 is at least 0 and at most 1; change the target"),
+        ((), "target=101", "at most 1; change the target"),
+        (REGRESSION, "metric=rmse", "write metric=test_rmse"),
+        (REGRESSION, "metric=val_rsme", "did you mean 'val_rmse'?"),
+        (REGRESSION, "target=-1", "target = -1: test RMSE is at least 0; change the target"),
+        (REGRESSION, "metric=test_r2 target=1.5", "target = 1.5: test R² is at most 1; change the target"),
+        (QUADRATIC, "metric=gaps", "did you mean 'gap'?"),
+        (QUADRATIC, "target=-1", "target = -1: F(w) − F(w*) is at least 0; change the target"),
+    ],
+)
+def test_a_wrong_metric_or_target_is_refused_by_its_declaration(problem, words, message):
+    own, _ = compare.own_keys(words.split())
+    with pytest.raises(package.ArnoError, match=re.escape(message)):
+        compare.check_metric(own, configs.plain(configs.compose(problem)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ((), "metric=test_accuracy target=0.9"),
+        ((), "metric=test_loss target=2.5"),
+        ((), "metric=lorenzo_pool"),
+        (REGRESSION, "target=60"),
+        (REGRESSION, "metric=test_r2 target=-2"),
+        (QUADRATIC, "target=1e6"),
+        (QUADRATIC, "metric=distance target=0"),
+        (("partition.alpha=-1",), ""),
+    ],
+)
+def test_a_right_metric_and_target_are_accepted(problem, words):
+    own, _ = compare.own_keys(words.split())
+    compare.check_metric(own, configs.plain(configs.compose(problem)))
+
+
 def test_a_metric_that_nobody_recorded(arno, here):
     error = arno("compare", *GRID, "metric=test_auc", "out=grid").error
     assert "metric = test_auc" in error

@@ -16,6 +16,7 @@ import yaml
 
 import arno
 from arno.analysis.comparison import Comparison
+from arno.grids.cells import run_cells
 from arno.grids.compare import is_done
 from arno.records import checkpoint
 from arno.records.folder import RunFolder
@@ -168,3 +169,25 @@ def test_parts_that_act_in_another_order_now_are_refused(here):
         arno.resume(run)
     with pytest.raises(arno.ArnoError, match="ServerMomentum acted before Varp"):
         is_done(config | {"out": str(run)}, retry=False)
+
+
+def test_a_comparison_of_release_0_1_is_continued_without_running_its_cells_again(here, monkeypatch):
+    words = ("method=fedavg,lorenzo", "seed=0..1", *SMALL[:3])
+    first = arno.compare(*words, out="grid")
+    runs = [run.path for group in first.members for run in group.runs.values()]
+    assert len(runs) == 4
+    for path in runs:
+        of_release_0_1(path)
+    ran: list[str] = []
+
+    def only(configs: list[dict[str, Any]], *others: Any) -> bool:
+        ran.extend(Path(config["out"]).name for config in configs)
+        return run_cells(configs, *others)
+
+    monkeypatch.setattr("arno.grids.compare.run_cells", only)
+    again = arno.compare(*words, out="grid")
+    assert ran == []
+    assert again.table()["final"].tolist() == first.table()["final"].tolist()
+    shutil.rmtree(runs[-1])
+    arno.compare(*words, out="grid")
+    assert ran == [runs[-1].name]
