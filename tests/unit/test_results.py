@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from arno.errors import ArnoError
-from arno.grids import study as compare
+from arno.grids import compare
 from arno.grids.grid import cells
 
 ROOT = Path(__file__).parents[2]
