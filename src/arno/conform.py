@@ -111,12 +111,15 @@ def federated(case: Case) -> Pairs:
         server_lr=server_lr,
         w=case.tensor("w0"),
     )
-    for expected in case.arrays["w"]:
-        fed.round()
+    steps = case.arrays.get("server_step")
+    for t, expected in enumerate(case.arrays["w"]):
+        record = fed.round()
         yield fed.w, expected
+        if steps is not None:
+            yield record.numbers["server_step"], steps[t]
     fed.engine.close()
     state = {name: value for part in fed.parts for name, value in part.state().items()}
-    for name in ("c", "ck", "y"):
+    for name in ("c", "ck", "y", "m", "h", "g"):
         if name in case.arrays:
             mine = state[name]
             yield mine[torch.arange(mine.n)] if isinstance(mine, ClientTable) else mine, case.arrays[name]

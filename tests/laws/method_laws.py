@@ -351,6 +351,16 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("fedrcl", {}),
     ("qrmix", {"rank_k": 3, "oversampling": 3}),
     ("qrmix", {"rank_k": 3, "oversampling": 3, "rule": "lsq", "backbone": "freeze"}),
+    ("fedlc", {}),
+    ("fedntd", {}),
+    ("feddecorr", {}),
+    ("fedsam", {}),
+    ("fedacg", {}),
+    ("fedexp", {}),
+    ("fedcm", {}),
+    ("feddc", {}),
+    ("mime", {"beta": 0.5}),
+    ("mimelite", {"beta": 0.5}),
 ]
 
 

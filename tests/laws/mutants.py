@@ -17,12 +17,12 @@ def breaks(module: str, where: str, law: str, *changes: Mapping[str, str]) -> No
 # Local training
 
 breaks(
-    "core/local.py", "_train", "the_proximal_term_pulls_from_the_second_batch_on",
+    "core/local.py", "descend", "the_proximal_term_pulls_from_the_second_batch_on",
     {"G.add_(P - A, alpha=J.mu)": "G.add_(A - P, alpha=J.mu)"},
     {"G.add_(P - A, alpha=J.mu)": "G.add_(P, alpha=J.mu)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "_train", "momentum_and_clipping_are_those_of_torch",
+    "core/local.py", "descend", "momentum_and_clipping_are_those_of_torch",
     {
         "G.add_(P - A, alpha=J.mu)": "G.add_(P - A, alpha=J.mu)",
         "G.add_(P, alpha=S.weight_decay)": "G.add_(A, alpha=S.weight_decay)",
@@ -31,15 +31,15 @@ breaks(
     {"V.mul_(S.momentum).add_(G)": "V.mul_(S.momentum).add_(G, alpha=1 - S.momentum)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "_train", "scaffold_control_of_a_client_is_its_mean_gradient",
+    "core/local.py", "descend", "scaffold_control_of_a_client_is_its_mean_gradient",
     {"if D is not None: G.add_(D)": "if D is not None: G.sub_(D)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "_train", "conformance_cases_hold",
+    "core/local.py", "descend", "conformance_cases_hold",
     {"if M is not None: G.mul_(M)": "pass"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "_train", "fedavg_with_one_step_of_everybody_is_gradient_descent",
+    "core/local.py", "descend", "fedavg_with_one_step_of_everybody_is_gradient_descent",
     {"P.add_(G, alpha=-J.lr)": "P.add_(G, alpha=J.lr)"},
     {"torch.sub(W, S, out=D)": "D.copy_(W)"},
 )  # fmt: skip
@@ -406,4 +406,88 @@ breaks(
 breaks(
     "kernels/chain.py", "_odd", "a_network_that_is_no_chain_is_left_to_autograd",
     {"any(map(len, H))": "False"},
+)  # fmt: skip
+
+# Baselines for label skew and client drift
+
+breaks(
+    "methods/fedlc.py", "Calibrated.__call__", "fedlc_without_margins_is_cross_entropy_over_the_clients_classes",
+    {"C ** -0.25": "C ** -0.5"},
+    {"A.masked_fill(~H, -torch.inf)": "A"},
+    {"A.scatter(1, B, -torch.inf)": "A"},
+)  # fmt: skip
+breaks(
+    "methods/fedntd.py", "Distillation.__call__", "fedntd_pulls_the_other_classes_to_the_received_model",
+    {"self.tau**2": "1.0"},
+    {
+        "F.kl_div(M, T, reduction='batchmean', log_target=True)":
+            "F.kl_div(T, M, reduction='batchmean', log_target=True)",
+    },
+)  # fmt: skip
+breaks(
+    "methods/feddecorr.py", "Correlation.__call__", "feddecorr_scales_differ_by_the_factor_of_the_released_program",
+    {"G - torch.diag(D)": "G"},
+    {"S / (N - 1) + 1e-8": "S / N + 1e-8"},
+    {"Z / D**2": "Z / D"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "sam", "sam_takes_the_gradient_at_the_worst_point_nearby",
+    {"L.add_(G, alpha=R / F)": "L.add_(G, alpha=-R / F)"},
+    {"W.copy_(H)": "pass"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "svrg", "mime_corrects_every_batch_with_the_gradient_at_the_servers_model",
+    {"G.sub_(T)": "pass"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "svrg", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
+    {"G + D * P": "G"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "whole_gradient", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
+    {"T / S + D * W": "T / S"},
+    {"T.add_(G, alpha=S)": "T.add_(G)"},
+)  # fmt: skip
+breaks(
+    "core/local.py", "descend", "fedcm_mixes_in_the_mean_gradient_of_the_last_round",
+    {"torch.add(P, G, alpha=S, out=G)": "torch.add(P, G, out=G)"},
+)  # fmt: skip
+breaks(
+    "methods/fedcm.py", "ClientMomentum.send", "fedcm_mixes_in_the_mean_gradient_of_the_last_round",
+    {"(1 - A) * self.m": "self.m"},
+)  # fmt: skip
+breaks(
+    "methods/fedcm.py", "ClientMomentum.receive", "fedcm_mixes_in_the_mean_gradient_of_the_last_round",
+    {"W / (S * L)": "W / S"},
+)  # fmt: skip
+breaks(
+    "methods/fedacg.py", "LookAhead.send", "fedacg_steps_from_its_look_ahead",
+    {"A + self._rate * B * self.m": "A + B * self.m"},
+    {"replace(W, start=S, mu=M)": "replace(W, start=S)"},
+)  # fmt: skip
+breaks(
+    "methods/fedexp.py", "Extrapolation.finish", "fedexp_extrapolates_by_how_much_updates_disagree",
+    {"max(1.0, S)": "S"},
+    {"2 * D": "D"},
+)  # fmt: skip
+breaks(
+    "methods/fedexp.py", "Extrapolation.evaluated", "fedexp_extrapolates_by_how_much_updates_disagree",
+    {"(W + self.before) / 2": "W"},
+)  # fmt: skip
+breaks(
+    "methods/feddc.py", "DriftCorrection.receive", "feddc_moves_twice_in_its_first_round",
+    {"V + W @ H": "V"},
+)  # fmt: skip
+breaks(
+    "methods/feddc.py", "DriftCorrection.finish", "feddc_moves_twice_in_its_first_round",
+    {"V + self.h.mean()": "V"},
+)  # fmt: skip
+breaks(
+    "methods/feddc.py", "DriftCorrection.send", "feddc_corrects_with_drift_and_last_updates",
+    {"G - self._mean": "G"},
+    {"self.alpha * self.h[C]": "0 * self.h[C]"},
+)  # fmt: skip
+breaks(
+    "methods/mime.py", "MimeLite.finish", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
+    {"(1 - B) * self._gradient + M": "self._gradient + M"},
 )  # fmt: skip

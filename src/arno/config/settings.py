@@ -343,7 +343,8 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
     else:
         inside = [k for k in known if k.endswith(f".{key}")] or _owners(key)
         if inside:
-            return ArnoError(f"unknown key {key!r}", "a setting is written with its group", f"try {inside[0]}=...")
+            tries = " or ".join(f"{one}=..." for one in inside[:4])
+            return ArnoError(f"unknown key {key!r}", "a setting is written with its group", f"try {tries}")
     return unknown("key", key, known)
 
 

@@ -72,6 +72,10 @@ class Learner(Protocol):
         """Write ∇ℓ(w; batch) into `g` and return the loss."""
         ...
 
+    def size(self, batch: Any) -> int:
+        """How many samples a batch has."""
+        ...
+
     def autograd(self, job: Job) -> bool:
         """Whether its gradients come from autograd; other gradients are computed under `inference_mode`."""
         ...

@@ -149,6 +149,13 @@ class Federation:
                 work = part.send(work)
             yield work
 
+    def evaluated(self) -> Vec:
+        """The model that is scored: the current one, unless a part says otherwise."""
+        w = self.w
+        for part in self.parts:
+            w = part.evaluated(w)
+        return w
+
     def stopped(self) -> bool:
         """Whether a part ends the run before its last round."""
         return any(part.stop() for part in self.parts)

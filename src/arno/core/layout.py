@@ -20,12 +20,17 @@ Axis = str | tuple[str, int] | None
 
 @dataclass(frozen=True)
 class Slot:
-    """One parameter or buffer: where it lies in the vector, its shape, and the units along its axes."""
+    """One parameter or buffer: its place in the vector, its shape, and the units along its axes."""
 
     name: str
     shape: tuple[int, ...]
     start: int
     axes: tuple[Axis, ...] | None = None
+
+    @property
+    def layer(self) -> str:
+        """The name of the layer that owns it."""
+        return self.name.rpartition(".")[0]
 
     @property
     def numel(self) -> int:
@@ -80,6 +85,10 @@ class Layout:
                     group, repeat = axis if isinstance(axis, tuple) else (axis, 1)
                     counts.setdefault(group, length // repeat)
         return counts
+
+    def layers(self) -> list[str]:
+        """The layers that have parameters, in their order."""
+        return list(dict.fromkeys(slot.layer for slot in self.slots if slot.start < self.d))
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""

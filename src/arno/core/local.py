@@ -3,15 +3,19 @@
     w_k ← start
     repeat E_k epochs, over batches b of D_k:
         g ← ∇ℓ(w_k; b) + wd·w_k + μ_k (w_k − start) + drift
-        w_k ← w_k − η_k g
+        w_k ← w_k − η_k (scale · g + push)
     Δ_k ← w_k − start
 
-With a window only its coordinates exist (`extract`) or move (`mask`). Options off by default: the gradient of the
-loss is clipped to a norm before the other terms join it (as `clip_grad_norm_` before `torch.optim.SGD`), and
-momentum smooths g.
+scale is 1 and push is 0 unless a method says otherwise. With a window only its coordinates exist (`extract`) or move
+(`mask`). Options off by default: the gradient of the loss is clipped to a norm before the other terms are added (as
+`clip_grad_norm_` before `torch.optim.SGD`), and momentum smooths g. Methods whose paper changes the step itself name a
+rule in `core/steps.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,33 +23,30 @@ from torch import Tensor
 from .contracts import Learner
 from .work import Job, Vec
 
-
-def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps and what the probe made."""
-    with torch.inference_mode(not learner.autograd(job)):
-        loss = _train(learner, job, delta)
-    return loss, {} if job.probe is None else job.probe(learner, job)
+#: Writes ∇ℓ(w; batch) into the learner's `g` and returns the loss.
+Gradient = Callable[[Any, Job], Tensor]
 
 
-def _train(learner: Learner, job: Job, delta: Vec) -> float:
+def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = None) -> float:
+    """SGD with this gradient (the learner's by default): Δ_k goes into `delta`; returns the mean loss of all steps."""
     w, p, g = learner.w, learner.p, learner.g
-    window = job.window
+    window, gradient = job.window, gradient or learner.gradient
     inside = None if window is None else window.index.to(w.device)
     cut = inside if window is not None and window.extract else None
 
     start = job.start if cut is None else job.start[cut]
-    drift = job.drift if job.drift is None or cut is None else job.drift[cut]
     w.copy_(start)
-    anchor = start[: len(p)]
-    drift = None if drift is None else drift[: len(p)]
+    d = len(p)
+    anchor = start[:d]
+    drift, push = (x if x is None else (x if cut is None else x[cut])[:d] for x in (job.drift, job.push))
     mask = None
     if inside is not None and cut is None:
-        mask = torch.zeros_like(w).index_fill_(0, inside, 1)[: len(p)]
+        mask = torch.zeros_like(w).index_fill_(0, inside, 1)[:d]
 
     sgd, velocity = job.sgd, None
     losses: list[Tensor] = []
     for batch in learner.batches(job):
-        losses.append(learner.gradient(batch, job))
+        losses.append(gradient(batch, job))
         if sgd.clip is not None:
             g.mul_((sgd.clip / (g.norm() + 1e-6)).clamp(max=1.0))
         if sgd.weight_decay:
@@ -54,6 +55,8 @@ def _train(learner: Learner, job: Job, delta: Vec) -> float:
             g.add_(p - anchor, alpha=job.mu)
         if drift is not None:
             g.add_(drift)
+        if push is not None:
+            torch.add(push, g, alpha=job.scale, out=g)
         if mask is not None:
             g.mul_(mask)
         if sgd.momentum:

@@ -26,7 +26,9 @@ ROLES = {
     "order": "sets the order in which clients train",
     "window": "chooses the sub-model",
     "proximal": "pulls clients towards the model that they received",
+    "criterion": "replaces the loss of the task",
     "loss": "adds a term to the clients' loss",
+    "step": "changes the local step",
     "control": "corrects the clients' gradients with controls of its own",
     "mean": "decides how the clients' updates are averaged",
     "server": "is the server's optimiser",
@@ -114,6 +116,10 @@ class Part:
     def best_model(self) -> tuple[Vec, int] | None:
         """The best model so far by the method's own rule, and its round; None where the method has no such rule."""
         return None
+
+    def evaluated(self, w: Vec) -> Vec:
+        """The model that is scored in place of `w`, where the paper scores another one than it trains."""
+        return w
 
     def final(self, w: Vec) -> dict[str, float]:
         """After the last round: named scores for the final report."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ArnoError
 from .contracts import Engine, Learner, Problem
-from .local import train
+from .steps import train
 from .work import Job, Mat, Result, Vec, Work
 
 

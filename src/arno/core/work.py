@@ -32,6 +32,14 @@ class SGD:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """How a client trains: the name of a function in `core/steps.py`, and the numbers that it takes."""
+
+    name: str = "sgd"
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SubModel:
     """The part of the model that a client trains: `index` holds its coordinates, `units` how many each group keeps.
 
@@ -60,8 +68,12 @@ class Job:
     drift: Vec | None = None
     window: SubModel | None = None
     terms: tuple[Term, ...] = ()
+    criterion: Term | None = None
     given: Mapping[str, Vec] = field(default_factory=dict)
     probe: Probe | None = None
+    rule: Rule = Rule()
+    scale: float = 1.0
+    push: Vec | None = None
 
     def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
         """This client's random stream of this round; `generator`, if given, is seeded again and returned."""
@@ -72,8 +84,11 @@ class Job:
 class Work:
     """A block of clients in round `round`; row j of everything belongs to `clients[j]`.
 
-    `weight` is p_k and sums to one over the whole cohort; `count` says how often a client was drawn (one drawn twice
-    trains once and counts twice), `cohort` is m, the number of draws.
+    weight: p_k; it sums to one over the whole cohort. count: how often a client was drawn; a client drawn twice trains
+    once and counts twice. cohort: m, the number of draws.
+    drift: rows that are added to every gradient. scale, push: every gradient g becomes scale · g + push.
+    terms: added to the task's loss. criterion: replaces the task's loss.
+    given: vectors per client, by name, that terms read. rule: how the client trains.
     """
 
     round: int
@@ -92,8 +107,12 @@ class Work:
     drift: Mat | None = None
     windows: tuple[SubModel, ...] | None = None
     terms: tuple[Term, ...] = ()
+    criterion: Term | None = None
     given: Mapping[str, Mat] = field(default_factory=dict)
     probe: Probe | None = None
+    rule: Rule = Rule()
+    scale: float = 1.0
+    push: Mat | None = None
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -133,15 +152,20 @@ class Work:
                 drift=None if self.drift is None else self.drift[j],
                 window=None if self.windows is None else self.windows[j],
                 terms=self.terms,
+                criterion=self.criterion,
                 given={name: rows[j] for name, rows in self.given.items()},
                 probe=self.probe,
+                rule=self.rule,
+                scale=self.scale,
+                push=None if self.push is None else self.push[j],
             )
 
     def rows(self, keep: Tensor) -> Work:
         """The work of some of its rows (an index tensor)."""
         cut: dict[str, Any] = {k: v[keep] for k, v in vars(self).items() if isinstance(v, Tensor)}
         windows = None if self.windows is None else tuple(self.windows[int(j)] for j in keep)
-        return replace(self, **cut, windows=windows, given={k: v[keep] for k, v in self.given.items()})
+        cut["given"] = {name: rows[keep] for name, rows in self.given.items()}
+        return replace(self, **cut, windows=windows)
 
 
 @dataclass(frozen=True)

@@ -191,8 +191,10 @@ def unsupported(problem: Problem, work: Work) -> str:
         return "the network has buffers (BatchNorm) that change during training"
     if problem.kernel != "dense" and not isinstance(problem.module, Network):
         return "a network of your own may draw its own random numbers"
-    if work.terms:
-        return "the method adds terms to the loss"
+    if work.terms or work.criterion is not None:
+        return "the method changes the loss"
+    if work.rule.name != "sgd" or work.push is not None:
+        return "the method changes the local step"
     if work.probe is not None:
         return "the method measures something on the clients"
     if work.sgd.augment:

@@ -11,10 +11,10 @@ from torch import Tensor
 from ..core.contracts import Clients, Problem
 from ..core.federation import Federation
 from ..core.layout import Layout
-from ..core.metric import TRAIN_LOSS, Metric
+from ..core.metric import TRAIN_LOSS
 from ..core.work import Job, SubModel, Vec
 from ..errors import ArnoError
-from ..quadratic import Instance, too_fast
+from ..quadratic import METRICS, Instance, too_fast
 
 
 class Quadratic(Problem):
@@ -27,11 +27,7 @@ class Quadratic(Problem):
     (0.5, [1.125, 0.375])
     """
 
-    metrics = (
-        Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
-        Metric("distance", "‖w − w*‖", "less", low=0, log=True),
-        TRAIN_LOSS,
-    )
+    metrics = (*METRICS, TRAIN_LOSS)
 
     def __init__(self, h: Tensor, e: Tensor, p: Tensor | None = None, start: Vec | None = None) -> None:
         n, d = e.shape
@@ -133,6 +129,10 @@ class QuadraticLearner:
         h, e = self.problem.h[batch], self.problem.e[batch]
         torch.sub(h @ self.w if h.ndim == 2 else h * self.w, e, out=self.g)
         return 0.5 * (self.w @ (self.g - e)) + self.problem._floor[batch]
+
+    def size(self, batch: int) -> int:
+        """A quadratic counts as one sample."""
+        return 1
 
     def autograd(self, job: Job) -> bool:
         """Never: the gradient is written out."""

@@ -230,7 +230,10 @@ def declared(task: Task, splits: Iterable[str]) -> tuple[Metric, ...]:
 
 @dataclass
 class View:
-    """What a term of the loss may look at: the batch, outputs, feature levels, the network under other weights."""
+    """What a term of the loss may look at: the batch, outputs, feature levels, the network under other weights.
+
+    embedding: the input of the last linear layer. levels: feature levels, empty unless the network is a `Network`.
+    """
 
     learner: SupervisedLearner
     job: Job
@@ -242,12 +245,26 @@ class View:
 
     def frozen(self, w: Vec) -> Tensor:
         """The embedding of the batch under other weights, without gradients."""
-        window = self.job.window  # a buffer of its own below: kernels round by alignment
-        w = w[window.index] if window is not None and window.extract else w.clone()
         with torch.no_grad():
-            views = {f"network.{name}": view for name, view in self.learner.kernel.layout.views(w).items()}
+            views = {f"network.{name}": view for name, view in self._views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.network), views, (self.x,))
         return z
+
+    def frozen_outputs(self, w: Vec) -> Tensor:
+        """The outputs of the batch under other weights in evaluation mode, without gradients."""
+        module = self.learner.module
+        module.eval()
+        try:
+            with torch.no_grad():
+                z: Tensor = torch.func.functional_call(module, self._views(w), (self.x,))
+        finally:
+            module.train()
+        return z
+
+    def _views(self, w: Vec) -> dict[str, Tensor]:
+        window = self.job.window
+        w = w[window.index] if window is not None and window.extract else w.clone()  # kernels round by alignment
+        return self.learner.layout.views(w)
 
 
 class _Embedding(nn.Module):
@@ -264,7 +281,7 @@ class SupervisedLearner:
 
     def __init__(self, problem: Supervised, kernel: Kernel) -> None:
         self.problem, self.kernel = problem, kernel
-        self.w, self.p, self.g = kernel.w, kernel.p, kernel.g
+        self.w, self.p, self.g, self.layout = kernel.w, kernel.p, kernel.g, kernel.layout
         self._shuffle = torch.Generator()
 
     @property
@@ -304,23 +321,44 @@ class SupervisedLearner:
             return nullcontext()
         return seeded(key(job.seed, "network", job.round, job.client))
 
+    def size(self, batch: tuple[Tensor, Tensor]) -> int:
+        """Samples in a batch."""
+        return len(batch[1])
+
     def autograd(self, job: Job) -> bool:
         """Where the network's gradient is not written out, or a method adds terms to the loss."""
-        return not self.kernel.written_out or bool(job.terms)
+        return not self.kernel.written_out or bool(job.terms) or job.criterion is not None
 
     def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
         """∇ℓ into `g`; ℓ is the task's mean loss plus the method's terms."""
         x, y = batch
-        if not job.terms:
+        if not job.terms and job.criterion is None:
             return self.kernel.gradient(x, y)
         self.g.zero_()
-        levels: list[Tensor] = []
-        z = self.network.embed(x, levels)
-        outputs = self.network.head(z)
-        view = View(self, job, x, y, outputs, z, levels)
-        loss = self.problem.task.loss(outputs, y) + sum(term(view) for term in job.terms)
+        view = self._view(x, y, job)
+        loss = self.problem.task.loss(view.outputs, y) if job.criterion is None else job.criterion(view)
+        loss = loss + sum(term(view) for term in job.terms)
         loss.backward()
         return loss.detach()
+
+    def _view(self, x: Tensor, y: Tensor, job: Job) -> View:
+        """One forward pass that keeps the embedding."""
+        levels: list[Tensor] = []
+        if isinstance(self.module, Network):
+            z = self.module.embed(x, levels)
+            return View(self, job, x, y, self.module.head(z), z, levels)
+        seen: list[Tensor] = []
+        last = last_linear(self.module)
+        hook = last[1].register_forward_pre_hook(lambda layer, given: seen.append(given[0])) if last else None
+        outputs: Tensor = self.module(x)
+        if hook is not None:
+            hook.remove()
+        return View(self, job, x, y, outputs, seen[-1] if seen else outputs, levels)
+
+    def label_counts(self, client: int) -> Tensor:
+        """How many samples of each class a client holds, [classes]."""
+        labels = self.problem.y.index_select(0, self.problem.partition[client].to(self.problem.device))
+        return torch.bincount(labels, minlength=self.problem.task.classes)
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""FedCM: every local gradient is mixed with the mean gradient of the last round.
+
+    client k:  g ← α (∇ℓ(w_k; b) + wd·w_k) + (1 − α) M
+    server:    M ← −Σ p_k Δ_k / (steps_k η_k);   w ← w + η_s Σ p_k Δ_k
+
+Xu, Wang, Wang, Yao: FedCM: Federated Learning with Client-level Momentum. 2021, arXiv:2106.10874.
+
+Deviations: the paper's server rate is η_s times the number of steps and the local rate, so that α = 1 is FedAvg for
+every η_s here. Clients with different steps or rates each divide by their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+from .checks import no_momentum
+from .fedacg import LookAhead
+from .fednova import Nova
+
+
+@methods.register(
+    "fedcm",
+    paper="Xu et al., 2021, arXiv:2106.10874",
+    formula="g ← α ∇ℓ(w_k; b) + (1 − α) M;  M ← −Σ p_k Δ_k/(steps_k η_k)",
+)
+def fedcm(*, alpha: float = 0.1) -> list[Part]:
+    """Client-level momentum: local gradients mixed with the last global one.
+
+    alpha: share of the local gradient; 1 is FedAvg.
+
+    >>> fedcm()
+    [ClientMomentum(alpha=0.1)]
+    """
+    return [ClientMomentum(alpha)]
+
+
+@parts.register("client_momentum")
+@dataclass
+class ClientMomentum(Part):
+    """M, the mean gradient of the last round."""
+
+    alpha: float = 0.1
+    roles: ClassVar[frozenset[str]] = frozenset({"control"})
+
+    def start(self, fed: Federation) -> None:
+        """M = 0."""
+        if not 0 < self.alpha <= 1:
+            raise ArnoError(
+                f"method.alpha = {self.alpha:g}", "it must be above 0 and at most 1", "try method.alpha=0.1"
+            )
+        no_momentum(fed, "FedCM", "Δ_k/(steps_k η_k) is the mean gradient only for plain SGD")
+        for other in fed.parts:
+            if isinstance(other, Nova | LookAhead):
+                rule = "both rescale what the momentum is made of"
+                raise ArnoError(f"FedCM with {type(other).__name__}", rule, "leave one of them out")
+        self.m = torch.zeros_like(fed.w)
+
+    def begin(self, t: int) -> None:
+        """No update has arrived yet."""
+        self._mean = torch.zeros_like(self.m)
+
+    def send(self, work: Work) -> Work:
+        """α and (1 − α) M."""
+        if self.alpha == 1:
+            return work
+        return replace(work, scale=self.alpha, push=((1 - self.alpha) * self.m).expand(len(work), -1))
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """−Σ p_k Δ_k / (steps_k η_k)."""
+        self._mean -= (work.weight / (work.steps * work.lr)) @ out.delta
+        return v
+
+    def finish(self, t: int, v: Vec) -> Vec:
+        """M is replaced."""
+        self.m = self._mean
+        return v

@@ -1,0 +1,54 @@
+"""FedSAM: clients take the gradient at the worst point near their model (sharpness-aware minimisation).
+
+    a = ∇ℓ(w_k; b);   ε = ρ a/‖a‖;   g ← ∇ℓ(w_k + ε; b);   w_k ← w_k − η_k g
+
+Qu, Li, Zhang, Yu: Generalized Federated Learning via Sharpness Aware Minimization. ICML 2022, arXiv:2206.02618;
+Caldarola, Caputo, Ciccone, ECCV 2022, arXiv:2203.11834; the step is Foret et al., ICLR 2021, arXiv:2010.01412.
+
+Deviations: none. ‖a‖ is the norm of the whole vector. Weight decay, proximal term and corrections act once, at w_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Rule, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+
+@methods.register(
+    "fedsam",
+    paper="Qu et al., ICML 2022, arXiv:2206.02618",
+    formula="g ← ∇ℓ(w_k + ρ ∇ℓ/‖∇ℓ‖; b)",
+)
+def fedsam(*, rho: float = 0.05) -> list[Part]:
+    """Sharpness-aware minimisation on the clients; two gradients per step.
+
+    rho: ρ, how far the ascent goes; 0 is FedAvg.
+
+    >>> fedsam()
+    [Sam(rho=0.05)]
+    """
+    return [Sam(rho)]
+
+
+@parts.register("sam")
+@dataclass
+class Sam(Part):
+    """Asks for SAM's step."""
+
+    rho: float = 0.05
+    roles: ClassVar[frozenset[str]] = frozenset({"step"})
+
+    def start(self, fed: Federation) -> None:
+        """ρ must not be negative."""
+        if not self.rho >= 0:
+            raise ArnoError(f"method.rho = {self.rho:g}", "it must not be negative", "try method.rho=0.05")
+
+    def send(self, work: Work) -> Work:
+        """The rule."""
+        return replace(work, rule=Rule("sam", {"rho": self.rho}))
