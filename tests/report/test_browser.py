@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -109,6 +110,24 @@ def test_the_switches_change_axis_and_curves(chromium, report, runs):
     losses = [RunResult(run).history["test_loss"].iloc[-1] for run in runs[:2]]
     shown = visit.page.locator("#curves-figure tbody tr").last.locator("td").first.inner_text()
     assert float(shown.split(" ± ")[0]) == pytest.approx(sum(losses) / 2, rel=1e-3)
+    assert visit.said == []
+
+
+@pytest.mark.parametrize(("high", "log"), [(1, False), (None, False), (None, True)])
+def test_the_y_axis_is_the_declared_one(chromium, runs, tmp_path, high, log):
+    for seed, final in enumerate((0.5, 1.0)):  # the band reaches from 0.4 to 1.1
+        run = shutil.copytree(runs[seed], tmp_path / str(seed))
+        manifest = json.loads((run / "manifest.json").read_text())
+        first = manifest["metrics"][0]
+        manifest["metrics"][0] = first | {"high": high, "log": log}
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        rows = [json.loads(line) | {first["name"]: final} for line in (run / "metrics.jsonl").read_text().splitlines()]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report(Comparison.of([tmp_path / "0", tmp_path / "1"]), tmp_path / "report.html")
+    visit = Visit(chromium, tmp_path / "report.html")
+    ticks = [float(text) for text in visit.page.locator("#curves-figure text.tick.end").all_text_contents()]
+    assert (max(ticks) > 1) == (high is None)
+    assert visit.label("y") == ("test F1 (log scale)" if log else "test F1")
     assert visit.said == []
 
 
