@@ -69,6 +69,7 @@ def chains() -> Iterator[tuple[nn.Module, Sequence[int], str]]:
     yield nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Sequential(nn.Linear(5, 3))), (6,), "dense"
     yield MLP(6, (5, 4), 3, "tanh"), (6,), "dense"
     yield Own(), (2, 3), "dense"
+    yield from ((Merges(*dims, **named), (2, 3), "dense") for dims, named in (((1,), {}), ((1,), {"end_dim": -1})))
     yield Nested(), (6,), "dense"
     yield lenet5((1, 28, 28), 3), (1, 28, 28), "strips"
     yield OwnConv(), IMAGE, "strips"
@@ -177,6 +178,23 @@ def tied() -> nn.Module:
     return net
 
 
+def frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+class Merges(nn.Module):
+    """Flattens some dimensions, those of a sample or others."""
+
+    def __init__(self, *dims: int, **named: int) -> None:
+        super().__init__()
+        self.head, self.dims, self.named = nn.Linear(6, 3), dims, named
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.flatten(x, *self.dims, **self.named))
+
+
 def replaced() -> nn.Module:
     net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     net[1].forward = lambda x: x.sigmoid()  # type: ignore[method-assign]
@@ -190,7 +208,8 @@ def others() -> Iterator[nn.Module]:
     yield nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3))
     yield nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
     yield nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False))
-    yield from (Residual(), Peeks(), Branches(), Twice(), Backwards(), Scaled(), hooked(), tied(), replaced())
+    yield from (Residual(), Peeks(), Branches(), Twice(), Backwards(), Scaled(), hooked(), tied(), replaced(), frozen())
+    yield from (Merges(), Merges(0), Merges(1, 2), Merges(end_dim=1), Merges(1, end_dim=2), Merges(2))
 
 
 def law_a_network_that_is_no_chain_is_left_to_autograd() -> None:

@@ -398,10 +398,15 @@ breaks(
     "kernels/chain.py", "_each_once", "a_network_that_is_no_chain_is_left_to_autograd",
     {"A == [B for B, C in D]": "True"},
     {"len({id(T) for N, T in H}) == len(H)": "True"},
+    {"all(T.requires_grad for N, T in H)": "True"},
 )  # fmt: skip
 breaks(
     "kernels/chain.py", "chain_of", "a_network_that_is_no_chain_is_left_to_autograd",
     {"N.all_input_nodes != [B]": "False", "len(N.users) != 1": "False"},
+)  # fmt: skip
+breaks(
+    "kernels/chain.py", "_step", "a_network_that_is_no_chain_is_left_to_autograd",
+    {"D | N.kwargs": "D"},
 )  # fmt: skip
 breaks(
     "kernels/chain.py", "_odd", "a_network_that_is_no_chain_is_left_to_autograd",

@@ -82,8 +82,9 @@ def _step(node: fx.Node, layers: dict[str, nn.Module]) -> Step | None:
         return Step(kind, str(node.target)) if kind is not None and _plain(layer) else None
     kind = FUNCTIONS.get(node.target)
     rest = node.args[1:]
-    if kind == "flatten" and (rest or tuple(node.kwargs.values())) in ((1,), (1, -1)):
-        return Step("flatten")
+    if kind == "flatten":
+        dims = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | node.kwargs
+        return Step("flatten") if dims in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1}) else None
     if kind == "pool" and rest in ((2,), (2, 2), ((2, 2),)):
         usual = {"stride": (None, 2, (2, 2)), "padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,)}
         odd = [key for key, value in node.kwargs.items() if value not in usual.get(key, (False,))]
@@ -106,8 +107,9 @@ def _plain(layer: nn.Module) -> bool:
 
 
 def _each_once(module: nn.Module, steps: list[Step]) -> bool:
-    """Whether the chain uses all parameters, each once, in the order of the vector."""
+    """Whether the chain uses all parameters, each once, in the order of the vector, and trains them all."""
     weighted = [step.name for step in steps if step.kind in ("linear", "conv")]
     names = [f"{name}.{leaf}" for name in weighted for leaf in ("weight", "bias")]
     held: list[tuple[str, Tensor]] = list(module.named_parameters(remove_duplicate=False))
-    return names == [name for name, _ in held] and len({id(tensor) for _, tensor in held}) == len(held)
+    apart = len({id(tensor) for _, tensor in held}) == len(held)
+    return names == [name for name, _ in held] and apart and all(tensor.requires_grad for _, tensor in held)
