@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from arno import ArnoError
 from arno.core.metric import Metric
 from arno.records import metrics
 from arno.records.folder import COUNTS, RunFolder
-from arno.records.lock import locked
+from arno.records.lock import writing
 
 
 @pytest.fixture
@@ -140,8 +142,28 @@ def test_panels_that_cannot_be_read_are_none(folder):
 
 
 def test_a_lock_is_held_once_and_released(tmp_path):
-    path, held = tmp_path / "lock", ArnoError("the folder", "is taken")
-    with locked(path, held), pytest.raises(ArnoError, match="the folder: is taken"), locked(path, held):
+    with (
+        writing(tmp_path, "a run"),
+        pytest.raises(ArnoError, match="is being written by a run"),
+        writing(tmp_path, "a run"),
+    ):
         pytest.fail("two hold it")
-    with locked(path, held):
+    with writing(tmp_path, "a run"):
+        pass
+
+
+def test_two_writers_of_one_folder_in_two_processes(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from arno.records.lock import writing\n"
+        "with writing(Path(sys.argv[1]), 'a run'):\n    print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ArnoError, match=rf"a run in process {holder.pid} on "), writing(tmp_path, "a run"):
+        pytest.fail("two hold it")
+    holder.kill()
+    holder.communicate()
+    with writing(tmp_path, "a run"):  # the lock ends with its holder
         pass

@@ -23,7 +23,7 @@ import pytest
 import arno
 from arno import ArnoError
 from arno.records.folder import RunFolder
-from arno.records.lock import locked
+from arno.records.lock import writing
 from arno.tracking import destination, trackers
 from arno.tracking import send as sending
 from arno.tracking.destination import asked
@@ -194,8 +194,7 @@ def test_rounds_computed_again_after_a_resume_are_not_sent_twice(memory: Memory,
 
 def test_one_sender_at_a_time(memory: Memory, run: Path) -> None:
     (run / "track").mkdir()
-    held = locked(run / "track" / "memory.lock", ArnoError("held", "twice"))
-    with held, pytest.raises(ArnoError, match="another process"):
+    with writing(run / "track", "another sender", "memory.lock"), pytest.raises(ArnoError, match="is being written by"):
         send(run, "memory")
     assert send(run, "memory") == ROWS
 

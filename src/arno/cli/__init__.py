@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
 from typing import NoReturn
 
 from ..errors import ArnoError, unknown
@@ -55,7 +57,22 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # stdout is a closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
+    except Exception as error:
+        if debug:
+            raise
+        print(f"error: {unexpected(error)}", file=sys.stderr)
+        status = 2
     sys.exit(status)
+
+
+def unexpected(error: Exception) -> str:
+    """An error that no rule foresees, on one line, with the place in the user's own code where there is one."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    home, libraries = str(Path(__file__).parents[1]), (sys.base_prefix, sys.prefix, "<frozen")
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith((home, *libraries))]
+    where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}: {text[:500]}{notes}; --debug shows the traceback"
 
 
 def dispatch(arguments: list[str]) -> int:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from ..analysis.comparison import FAILURE
 from ..errors import ArnoError, Diverged
 from ..runs.progress import Progress
+from ..runs.trust import targets
 
 #: The resolved configuration of a cell; `out` is its folder.
 Config = dict[str, Any]
@@ -183,7 +184,7 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
     path = Path(config["out"])
     try:
         if (path / "manifest.json").exists():
-            resume(path, progress=progress, pictures=False)
+            resume(path, progress=progress, pictures=False, allowed=targets(config))
         else:
             execute(config, progress, pictures=False)
     except (Interrupted, KeyboardInterrupt):

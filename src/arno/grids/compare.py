@@ -9,7 +9,6 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from time import perf_counter
@@ -20,8 +19,9 @@ from ..config import settings as configs
 from ..core.metric import Metric
 from ..errors import ArnoError, unknown
 from ..records.folder import RunFolder
-from ..records.lock import locked
+from ..records.lock import writing
 from ..runs.earlier import refuse_order
+from ..runs.trust import check, targets
 from .cells import Config, Workers, run_cells
 from .display import display
 from .grid import Cell, cells
@@ -84,7 +84,7 @@ def run_grid(
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
     check_metric(own, resolved[0])
     began, whole = perf_counter(), True
-    with alone_in(out):
+    with writing(out, "a comparison"):
         todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
         record = _record(out, grid, resolved, own, words)
         if console is not None:
@@ -172,6 +172,7 @@ def is_done(config: Config, retry: bool) -> bool:
             earlier = json.loads((folder / FAILURE).read_text())["config"]
     except (OSError, ValueError, KeyError, ArnoError):
         return False
+    check(folder, earlier, targets(config))
     _refuse_changes(folder, earlier, config)
     if of_0_1 and config["method"]["kind"] == "compose":
         refuse_order(folder, config)
@@ -179,18 +180,6 @@ def is_done(config: Config, retry: bool) -> bool:
         shutil.rmtree(folder)
         return False
     return done
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Make the folder of the comparison and lock it: two comparisons would overwrite the files of each other."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".lock").touch()
-    except OSError as error:
-        raise ArnoError(f"out = {out}", f"cannot be written ({error.strerror})", "choose another out=") from error
-    with locked(out / ".lock", ArnoError(f"out = {out}", "another comparison runs there", "wait for it")):
-        yield
 
 
 def _workers(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ..core.table import ClientTable
 from ..errors import ArnoError
+from .damage import Damaged
+from .disk import sync_folder
 
 FORMAT = "arno-checkpoint-1"
 
@@ -59,10 +61,10 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint; refuses a damaged file, and a file that is no checkpoint."""
-    remedy = "try the one before it: arno resume RUN --previous"
+    remedy = "give another checkpoint"
     tensors, meta = read_tensors(path, remedy)
     if "arno" not in meta:
-        raise ArnoError(f"{path}", "is no checkpoint of Arno", "give a file from a run's checkpoints folder")
+        raise Damaged(f"{path}", "is no checkpoint of Arno", "give a file from a run's checkpoints folder")
     try:
         header = json.loads(meta["arno"])
         version, text = header["format"], header["plain"]
@@ -70,7 +72,7 @@ def load(path: Path) -> Checkpoint:
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
-        raise ArnoError(f"{path}", "is damaged: its checksum does not match", remedy)
+        raise Damaged(f"{path}", "is damaged: its checksum does not match", remedy)
     if version != FORMAT:
         raise ArnoError(f"{path} has format {version}", f"this version reads {FORMAT}", "use the version that wrote it")
     plain = json.loads(text)
@@ -92,6 +94,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         raise ArnoError(
@@ -107,7 +110,7 @@ def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
-        raise ArnoError(f"{path}", f"cannot be read ({error})", remedy) from error
+        raise Damaged(f"{path}", f"cannot be read ({error})", remedy) from error
 
 
 def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:

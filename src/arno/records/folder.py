@@ -62,22 +62,32 @@ class RunFolder:
         self._clients: dict[str, list[Any]] = {}
 
     @classmethod
-    def create(cls, config: dict[str, Any]) -> RunFolder:
-        """Make the folder of a new run; refuses a folder that already holds a run."""
+    def new(cls, config: dict[str, Any]) -> RunFolder:
+        """The folder that a new run will have; nothing is written yet."""
         stamp = f"{datetime.now():%Y%m%d-%H%M%S}-{config['method']['kind']}-{secrets.token_hex(2)}"
-        folder = cls(Path(config["out"] or Path("runs") / stamp))
-        if (folder.path / "manifest.json").exists():
-            raise ArnoError(
-                f"out = {folder.path}", "it holds a run already", f"arno resume {folder.path}, or another out="
-            )
+        return cls(Path(config["out"] or Path("runs") / stamp))
+
+    def refuse_used(self) -> None:
+        """Refuse a folder that already holds a run."""
+        if (self.path / "manifest.json").exists():
+            raise ArnoError(f"out = {self.path}", "it holds a run already", f"arno resume {self.path}, or another out=")
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folder of a new run."""
         try:
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArnoError(
-                f"out = {folder.path}", f"cannot be written ({error.strerror})", "choose another out="
+                f"out = {self.path}", f"cannot be written ({error.strerror})", "choose another out="
             ) from error
-        folder.write_config(config)
-        return folder
+        self.write_config(config)
+
+    def remove_if_empty(self) -> None:
+        """Remove a folder that holds nothing but its lock: the run was refused before it began."""
+        with suppress(OSError):
+            if [path.name for path in self.path.iterdir()] == [".lock"]:
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

@@ -1,25 +1,88 @@
-"""A lock file: one process at a time."""
+"""One writer per folder: a lock that ends with the process that holds it.
+
+POSIX record locks (`fcntl.lockf`) work on local disks and, where the server supports them, on network file systems.
+Worker processes do not inherit them, so a killed run leaves no lock behind.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from ..errors import ArnoError
 
+#: Lock files that this process holds: record locks do not exclude the process itself.
+_HELD: set[Path] = set()
+
 
 @contextmanager
-def locked(path: Path, error: ArnoError) -> Iterator[None]:
-    """Hold the lock of the file `path`; raises `error` if another process holds it. Systems without fcntl: no lock."""
-    with path.open("w") as file:
+def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
+    """Hold the lock of a folder; refused at once if another process, or another thread of this one, holds it.
+
+    what: what is written, for the message to others: "a run", "a comparison". name: the lock file in the folder.
+    """
+    place = (folder / name).resolve()
+    if place in _HELD:
+        raise _refused(folder, f"{what} in this process")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = place.open("a+")
+    except OSError as error:
+        raise ArnoError(f"out = {folder}", f"cannot be written ({error.strerror})", "choose another out=") from error
+    with file:
+        if not _locked(file):
+            raise _refused(folder, _holder(place))
+        _HELD.add(place)
         try:
-            import fcntl
-        except ImportError:
+            _sign(file, what)
             yield
-            return
+        finally:
+            _HELD.discard(place)
+            with suppress(OSError):
+                file.truncate(0)
+
+
+def _locked(file: TextIO) -> bool:
+    """Whether the lock could be taken; on file systems without locks every process gets it."""
+    if sys.platform == "win32":
+        import msvcrt
+
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
-            raise error from None
-        yield
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+    return True
+
+
+def _sign(file: TextIO, what: str) -> None:
+    """Write down who holds the lock, for the message to others."""
+    with suppress(OSError):
+        file.truncate(0)
+        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "what": what}) + "\n")
+        file.flush()
+
+
+def _holder(place: Path) -> str:
+    try:
+        held = json.loads(place.read_text())
+        return f"{held['what']} in process {int(held['pid'])} on {held['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _refused(folder: Path, holder: str) -> ArnoError:
+    return ArnoError(f"{folder}", f"is being written by {holder}", "wait for it, or end it first")

@@ -21,6 +21,7 @@ from ..errors import ArnoError, unknown
 from ..pictures.figure import COLOURS, figure
 from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
 from ..records.folder import RunFolder, write_parquet
+from ..records.lock import writing
 from ..tracking.follow import Tracking, asked
 from ..version import __version__
 
@@ -112,7 +113,15 @@ def run(overrides: Sequence[str], quiet: bool = False) -> int:
 def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
     """Simulate and write a run folder that `arno run --config` repeats on the general path."""
     config = study.config() | {"out": own.get("out")} | ({"track": own["track"]} if own.get("track") else {})
-    folder = RunFolder.create(config)
+    folder = RunFolder.new(config)
+    with writing(folder.path, "a run"):
+        folder.refuse_used()
+        folder.create(config)
+        return folder.path, _simulated(folder, study, own.get("track"))
+
+
+def _simulated(folder: RunFolder, study: Study, track: Any) -> Simulation:
+    """The simulation, recorded in its folder."""
     began = perf_counter()
     folder.update_manifest(
         status="running", arno=__version__, python=platform.python_version(), platform=platform.platform(),
@@ -122,7 +131,7 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
         command="arno quadratic " + " ".join(f"{f.name}={getattr(study, f.name)}" for f in fields(study)
                                              if getattr(study, f.name) != f.default),
     )  # fmt: skip
-    tracking = Tracking(folder.path, own.get("track"))
+    tracking = Tracking(folder.path, track)
     simulation = simulate(study)
     seconds = perf_counter() - began
     digest = blake2b(digest_size=16)
@@ -138,7 +147,7 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
     )  # fmt: skip
     for line in tracking.finish():
         print(line)
-    return folder.path, simulation
+    return simulation
 
 
 def write(folder: RunFolder, s: Simulation) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.metric import Metric
 from ..records import metrics
 from ..records.folder import RunFolder
+from .trust import check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,12 +25,13 @@ class RunResult:
 
     rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round.
     metrics: the declarations of the scores. final, best: the vector after the last round, and the best one by
-    validation data. model(): the network with those weights.
+    validation data. model(): the network with those weights. trust: `problem` and `model` may import files of the user
+    that the run names, although this user has not used them for this run.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, trust: bool = False) -> None:
         self.folder = RunFolder.open(Path(path))
-        self.path = self.folder.path
+        self.path, self.trust = self.folder.path, trust
 
     def __repr__(self) -> str:
         return f"RunResult({str(self.path)!r})"
@@ -84,10 +86,12 @@ class RunResult:
 
     @cached_property
     def problem(self) -> Problem:
-        """The problem (data, partition, network), built again from the configuration."""
+        """The problem (data, partition, network), built again from the configuration; see `runs/trust.py`."""
         from ..config import build
         from ..config.settings import current
 
+        if not self.trust:
+            check(self.path, self.config)
         config = current(self.config)
         problem: Problem = build.problems.build(config["problem"], config)
         return problem

@@ -13,12 +13,14 @@ from ..core.part import Part
 from ..errors import ArnoError
 from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder
+from ..records.lock import writing
 from ..tracking.follow import asked
 from . import load
 from .earlier import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet
 from .result import RunResult
+from .trust import check, named, note
 
 __all__ = ["Interrupted", "RunResult", "execute", "resume", "run"]
 
@@ -49,44 +51,74 @@ def resume(
     progress: Progress | None = None,
     previous: bool = False,
     pictures: bool = True,
+    trust: bool = False,
+    allowed: Sequence[str] = (),
 ) -> RunResult:
-    """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped."""
+    """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped.
+
+    trust: import the user's own files that the run names, although this user has not used them for this run.
+    allowed: such files that may be imported.
+    """
     folder = RunFolder.open(Path(path))
-    before = configs.current(folder.config())
-    config = configs.plain(configs.compose(overrides, before))
-    saved = folder.saved()
-    if not saved:
-        _refuse_changes(before, config)
-        folder.rewind(-1)
-        return execute(config, progress or Quiet(), parts, folder=folder, pictures=pictures)
-    if previous and len(saved) < 2:
-        raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
-    loaded = checkpoints.load(saved[-2 if previous else -1])
-    _refuse_changes(configs.current(loaded.config), config)
-    if "task" not in loaded.config:
-        refuse_order(folder.path, config, parts)
-    if config["rounds"] < loaded.round:
-        done = f"{loaded.round} rounds are done, and none is undone"
-        raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
-    return execute(config, progress or Quiet(), parts, folder=folder, saved=loaded, pictures=pictures)
+    with writing(folder.path, "a run"):
+        before, allowed = folder.config(), [*allowed, *named(overrides)]
+        if not trust:
+            check(folder.path, before, allowed)
+        note(folder.path, before)
+        before = configs.current(before)
+        config = configs.plain(configs.compose(overrides, before))
+        saved = folder.saved()
+        if not saved:
+            _refuse_changes(before, config)
+            folder.rewind(-1)
+            return _execute(config, progress or Quiet(), parts, folder, None, pictures)
+        if previous and len(saved) < 2:
+            raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
+        loaded = checkpoints.load(saved[-2 if previous else -1])
+        if not trust:
+            check(folder.path, loaded.config, allowed)
+        _refuse_changes(configs.current(loaded.config), config)
+        if "task" not in loaded.config:
+            refuse_order(folder.path, config, parts)
+        if config["rounds"] < loaded.round:
+            done = f"{loaded.round} rounds are done, and none is undone"
+            raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
+        return _execute(config, progress or Quiet(), parts, folder, loaded, pictures)
 
 
 def execute(
+    config: dict[str, Any], progress: Progress, parts: Sequence[Part] | None = None, *, pictures: bool = True
+) -> RunResult:
+    """Run a resolved configuration in a new folder."""
+    folder = RunFolder.new(config)
+    existed = folder.path.exists()
+    with writing(folder.path, "a run"):
+        try:
+            return _execute(config, progress, parts, folder, None, pictures, new=True)
+        finally:
+            if not existed:
+                folder.remove_if_empty()
+
+
+def _execute(
     config: dict[str, Any],
     progress: Progress,
-    parts: Sequence[Part] | None = None,
-    *,
-    folder: RunFolder | None = None,
-    saved: checkpoints.Checkpoint | None = None,
-    pictures: bool = True,
+    parts: Sequence[Part] | None,
+    folder: RunFolder,
+    saved: checkpoints.Checkpoint | None,
+    pictures: bool,
+    new: bool = False,
 ) -> RunResult:
-    """Run or continue a resolved configuration in its folder; `saved` is the checkpoint to continue from."""
+    """Run or continue a configuration in a folder that this process may write; `saved`: where to continue from."""
+    if new:
+        folder.refuse_used()
     asked(config["track"])
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
         load.begin(fed, config)
-    if folder is None:
-        folder = RunFolder.create(config)
+    if new:
+        folder.create(config)
+        note(folder.path, config)
     else:
         _refuse_other_data(folder, fed)
     if saved is not None:

@@ -10,6 +10,7 @@ from ..config import settings as configs
 from ..errors import ArnoError
 from ..records.folder import RunFolder
 from .run import execute, resume
+from .trust import check, targets
 
 
 def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) -> Any:
@@ -35,12 +36,13 @@ def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) ->
             config["load"] = str(result.path)
         progress.say(f"stage {i} of {len(plan)}, to round {config['rounds']}")
         if config["out"] and (Path(config["out"]) / "manifest.json").exists():
+            check(Path(config["out"]), RunFolder.open(Path(config["out"])).config(), targets(config))
             odd = configs.differences(configs.current(RunFolder.open(Path(config["out"])).config()), config)
             if odd:
                 raise ArnoError(
                     f"out = {config['out']}", f"it holds a run that differs in {'; '.join(odd)}", "choose another out="
                 )
-            result = resume(config["out"], f"rounds={config['rounds']}", progress=progress)
+            result = resume(config["out"], f"rounds={config['rounds']}", progress=progress, allowed=targets(config))
         else:
             result = execute(config, progress)
     return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -42,10 +42,18 @@ def note(folder: Path, config: Mapping[str, Any]) -> None:
         temporary.replace(place)
 
 
-def check(folder: Path, config: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> None:
-    """Refuse to import files that this user has not used for this run, unless `named` names them again."""
-    again = set(targets(named or {}))
-    unknown = [target for target in targets(config) if target not in again and not _known(folder, target)]
+def named(overrides: Sequence[str]) -> list[str]:
+    """The factories that overrides name.
+
+    >>> named(["rounds=5", "method.target=mine.py:factory"])
+    ['mine.py:factory']
+    """
+    return [value for key, _, value in (word.partition("=") for word in overrides) if key.endswith(".target")]
+
+
+def check(folder: Path, config: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+    """Refuse a stored configuration that names files which this user has not used for this run; `allowed`: named now."""
+    unknown = [target for target in targets(config) if target not in allowed and not _known(folder, target)]
     if unknown:
         files = ", ".join(str(Path(t.rpartition(":")[0]).expanduser().resolve()) for t in unknown)
         raise ArnoError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import ArnoError
 from ..records import metrics
 from ..records.folder import RunFolder
-from ..records.lock import locked
+from ..records.lock import writing
 from .destination import Destination, single
 from .tracker import Record
 
@@ -30,8 +30,8 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
     """
     sender, parent = Sender(path, single(to)), os.getppid()
     answered, pause = time.monotonic(), LOOK
-    busy = ArnoError(f"{path}", f"is being sent to {to} by another process", "wait for it, or end that process")
-    with locked(sender.destination.file(path, "lock"), busy):
+    lock = sender.destination.file(path, "lock")
+    with writing(lock.parent, f"the sender to {to}", lock.name):
         while True:
             running = follow and sender.folder.manifest()["status"] == "running" and os.getppid() == parent
             try:

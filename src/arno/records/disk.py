@@ -1,0 +1,47 @@
+"""Files that are written completely or not at all, and what must be on the disk before the run continues."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write(path: Path, data: bytes, sync: bool = False) -> None:
+    """Write a file under a temporary name and rename it; with `sync` a power cut cannot lose it afterwards."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if sync:
+            sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(path: Path) -> None:
+    """Write the names in a folder to the disk; systems that cannot do it for a folder are left alone."""
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to a free name with the suffix `.damaged`; returns that name."""
+    aside, number = path.with_name(f"{path.name}.damaged"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged{number}")
+    path.replace(aside)
+    return aside

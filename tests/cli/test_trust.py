@@ -1,0 +1,112 @@
+"""Reading a run folder runs no code; continuing one imports only files that this user used for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import arno
+from arno import ArnoError, cli
+from arno.records.checkpoint import load, save
+from arno.runs.result import RunResult
+
+METHOD = """
+from pathlib import Path
+from arno import Part
+Path(__file__).with_name("imported").touch()
+def factory() -> list[Part]:
+    return []
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run with a method of one's own, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("mine.py").write_text(METHOD)
+    words = ("method=custom", "method.target=mine.py:factory", "engine=serial", "clients=4", "data.limit=200")
+    arno.run(*words, rounds=2, out="run")
+    Path("imported").unlink()
+    return tmp_path / "run"
+
+
+def forget() -> None:
+    """Import the file again the next time."""
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("arno_target_mine")]:
+        del sys.modules[name]
+
+
+def status(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_the_user_who_started_a_run_continues_it(mine: Path) -> None:
+    forget()
+    assert arno.resume(mine, "rounds=3").rows[-1]["round"] == 3
+    assert Path("imported").exists()
+
+
+def test_a_file_that_changed_is_not_imported(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forget()
+    with Path("mine.py").open("a") as file:
+        file.write("# changed\n")
+    assert status("resume", str(mine), "rounds=3") == 2
+    assert "--trust" in capsys.readouterr().err
+    assert not Path("imported").exists()
+    assert status("resume", str(mine), "rounds=3", "--trust", "--quiet") == 0
+    assert Path("imported").exists()
+
+
+def test_a_folder_from_elsewhere_is_not_trusted_until_its_files_are_named(mine: Path) -> None:
+    forget()
+    copy = shutil.copytree(mine, mine.with_name("copy"))
+    with pytest.raises(ArnoError, match="which you have not used for this run"):
+        arno.resume(copy, "rounds=3")
+    with pytest.raises(ArnoError, match="which you have not used for this run"):
+        _ = RunResult(copy).problem
+    assert not Path("imported").exists()
+    assert arno.resume(copy, "rounds=3", "method.target=mine.py:factory").rows[-1]["round"] == 3
+
+
+def test_a_checkpoint_that_names_another_file_is_not_trusted(mine: Path) -> None:
+    forget()
+    Path("evil.py").write_text(METHOD.replace('"imported"', '"evil"'))
+    path = RunResult(mine).folder.saved()[-1]
+    saved = load(path)
+    saved.config["method"]["target"] = "evil.py:factory"
+    save(path, saved)
+    with pytest.raises(ArnoError, match=r"evil\.py"):
+        arno.resume(mine, "rounds=3")
+    assert not Path("evil").exists()
+
+
+def test_report_and_track_run_no_code_of_a_folder_with_an_evil_target(mine: Path) -> None:
+    forget()
+    config = mine / "config.yaml"
+    config.write_text(config.read_text().replace("mine.py", "evil.py"))
+    Path("evil.py").write_text(METHOD.replace('"imported"', '"evil"'))
+    assert status("report", str(mine)) == 0
+    assert status("track", str(mine), "--to", "tensorboard") == 0
+    assert status("report", str(mine), "--png") == 0
+    assert not Path("evil").exists()
+    assert status("resume", str(mine), "rounds=3") == 2
+    assert not Path("evil").exists()
+
+
+def test_a_note_inside_the_folder_proves_nothing(mine: Path) -> None:
+    forget()
+    copy = shutil.copytree(mine, mine.with_name("copy"))
+    notes = list((mine.parent / "state" / "arno" / "runs").glob("*.json"))
+    assert len(notes) == 1
+    shutil.copy(notes[0], copy / notes[0].name)
+    assert json.loads(notes[0].read_text())["folder"] == str(mine.resolve())
+    with pytest.raises(ArnoError, match="which you have not used"):
+        arno.resume(copy, "rounds=3")
