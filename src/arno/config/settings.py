@@ -42,7 +42,7 @@ class LocalConfig:
     batch_size: Any = setting(32, "samples per step (may differ per client)")
     lr: Any = setting(0.05, "learning rate (may differ per client)")
     lr_decay: float = setting(1.0, "the learning rate is multiplied by this after every round")
-    momentum: float = setting(0.0, "of local SGD; starts anew every round")
+    momentum: float = setting(0.0, "of local SGD; reset at the start of every round")
     weight_decay: float = setting(0.0, "added to every gradient, times the weights")
     clip: float | None = setting(None, "largest norm of a gradient of the loss")
     shuffle: bool = setting(True, "a new order of the samples every epoch")
@@ -73,11 +73,11 @@ class Config:
     problem: Any = setting("supervised", "what is learned")
     data: Any = setting("digits", "the data set; see `arno data`")
     task: Any = setting("auto", "what the outputs of the network mean; auto: from the data")
-    partition: Any = setting("dirichlet", "who holds which samples; see `arno data`")
+    partition: Any = setting("dirichlet", "who holds which samples; natural if the data name their clients")
     model: Any = setting("mlp", "the network")
     select: Any = setting("uniform", "who takes part in a round")
     engine: Any = setting("auto", "where clients train")
-    clients: int = setting(20, "N, the number of clients")
+    clients: int | None = setting(20, "N, the number of clients; if the data or a file name them, their number")
     participation: float = setting(1.0, "share of the clients that take part in a round")
     rounds: int = setting(50, "R, the number of rounds")
     weighting: Literal["samples", "uniform"] = setting("samples", "aggregation weights p_k: n_k / Σ n_i, or 1/m")
@@ -85,12 +85,12 @@ class Config:
     local: LocalConfig = section(LocalConfig)
     eval: EvalConfig = section(EvalConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
-    on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or go on without it")
+    on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or continue without it")
     state: Literal["memory", "disk", "workers"] = setting("memory", "where rows kept for every client lie")
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
-    load: str | None = setting(None, "start from this run's (or checkpoint's) model and go on counting its rounds")
+    load: str | None = setting(None, "start from the model of this run or checkpoint and continue to count its rounds")
     track: Any = setting(None, "trackers that follow the run: mlflow, tensorboard, wandb; mlflow@URI")
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 
@@ -141,8 +141,11 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
         config[group] = OmegaConf.structured(_schema(group, kind, target))
     kinds = {group: config[group].kind for group in GROUPS}
     own = [registry(group).info(kinds[group]).get("defaults", {}) for group in ("problem", "method")]
+    if kinds["problem"] != "quadratic" and registry("partition").info(kinds["partition"]).get("of"):
+        config.clients = None  # the data or the file decide
     for key, value in [*own[0].items(), *own[1].items(), *given]:
-        if key not in GROUPS and not (key.endswith(".kind") and key.split(".")[0] in GROUPS):
+        chosen = key in GROUPS or (key.endswith(".kind") and key.split(".")[0] in GROUPS)
+        if not chosen and (key, value) != ("clients", None):
             _set(config, key, value)
     if "cores" in config.engine and config.engine.cores == 0:
         config.engine.cores = os.cpu_count() or 1  # the number of cores changes rounding, so it is part of the run
@@ -201,7 +204,8 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
 def translated(config: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration of release 0.1, which has no task, in the names of this version; any other one as it is.
 
-    Lorenzo's default metric was f1; it is now null, the first metric of the task, which is the same score.
+    Lorenzo's default metric was f1; it is now null, the first metric of the task, which is the same score. The numbers
+    of partition=file addressed the samples after the validation split.
 
     >>> translated({"method": {"kind": "lorenzo", "metric": "f1"}, "problem": {"kind": "classification"}})
     {'method': {'kind': 'lorenzo', 'metric': None}, 'problem': {'kind': 'supervised'}, 'task': {'kind': 'auto'}}
@@ -215,6 +219,9 @@ def translated(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(lorenzo, Mapping) and lorenzo.get("metric") == "f1":
         now = {**lorenzo, "metric": None}
         out["method"] = now if lorenzo is method else {**method, "lorenzo": now}
+    partition = config.get("partition")
+    if isinstance(partition, Mapping) and partition.get("kind") == "file":
+        out["partition"] = {**partition, "after_validation": True}
     return out
 
 
@@ -236,6 +243,8 @@ def as_overrides(config: Mapping[str, Any]) -> list[str]:
     named = [f"{g}.target={config[g]['target']}" for g, kind in kinds.items() if kind == "custom"]
     usual = dict(flat(plain(compose([*chosen, *named]))))
     words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
+    if kinds["partition"] == Config.partition and _natural([*flat({"data": config["data"]})]):
+        words.append(f"partition={Config.partition}")
     for key, value in flat(config):
         if usual.get(key) != value and not key.endswith(".kind"):
             words.append(f"{key}={written(value)}")
@@ -260,8 +269,17 @@ def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
     chosen = [value for key, value in given if key in (group, f"{group}.kind")]
     if chosen and not isinstance(chosen[-1], str):
         raise ArnoError(f"{group} = {chosen[-1]}", "a group is chosen by name", f"write {group}=NAME")
-    kind = chosen[-1] if chosen else str(getattr(Config, group))
+    kind = chosen[-1] if chosen else "natural" if group == "partition" and _natural(given) else getattr(Config, group)
     return RENAMED.get((group, kind), kind)
+
+
+def _natural(given: Sequence[tuple[str, Any]]) -> bool:
+    """Whether the data name their clients, and no setting of another partition is given."""
+    if any(key.startswith("partition.") for key, _ in given):
+        return False
+    names_clients = registry("data").info(_kind("data", given)).get("names_clients")
+    settings = {key.removeprefix("data."): value for key, value in given if key.startswith("data.")}
+    return names_clients is not None and bool(names_clients(settings))
 
 
 def _schema(group: str, kind: str, target: str | None) -> type:
@@ -414,7 +432,7 @@ def _check(config: DictConfig) -> None:
         ("checkpoint.keep", 1),
     ):
         value = OmegaConf.select(config, key)
-        if value < least:
+        if value is not None and value < least:
             raise ArnoError(f"{key} = {value}", f"it must be at least {least}", f"try {key}={max(least, 10)}")
     if not 0 < config.participation <= 1:
         raise ArnoError(

@@ -1,6 +1,6 @@
 """What the round asks of a problem, of an engine and of a learner. Abilities that not all have are declared here.
 
-A class that lacks an ability inherits the answer that says so; nobody looks for attributes by name.
+A class that lacks an ability inherits a default that says so; no code looks for attributes by name.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Problem(ABC):
     selects: the metric that chooses the best model of a run; None keeps the last model.
     splits: the parts of the data on which a round is scored; "" is the objective itself.
     kernel: how gradients are computed, for the manifest and for `engine=auto`.
+    client_names: of the clients, in the order of their numbers; None if they have no names.
+    notes: lines about the data that a run prints before the first round and records.
     """
 
     clients: Clients
@@ -98,10 +100,12 @@ class Problem(ABC):
     selects: Metric | None = None
     splits: tuple[str, ...] = ("",)
     kernel: str = ""
+    client_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def headline(self) -> tuple[Metric, ...]:
-        """The metrics that a person follows while a run goes on."""
+        """The metrics that a person follows during a run."""
         return self.metrics
 
     @abstractmethod
@@ -158,7 +162,7 @@ class Problem(ABC):
 
     def advice(self, fed: Federation) -> list[str]:
         """Lines that a user should read before the first round."""
-        return []
+        return list(self.notes)
 
 
 class Engine(ABC):

@@ -96,7 +96,7 @@ class Federation:
         ids: Ids = range(self.n)
         for part in self.parts:
             ids = part.select(ids, t)
-        if len(ids) == 0:  # nobody takes part: nothing changes
+        if len(ids) == 0:  # no client takes part: nothing changes
             self.t += 1
             return record
         for part in self.parts:

@@ -101,9 +101,9 @@ class Lorenzo(Part):
     def start(self, fed: Federation) -> None:
         """FilterClients; no client has trained yet."""
         self._score = Score(self.metric, self._checked(fed))
-        everybody = torch.arange(fed.n)
-        least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[everybody]
-        self._fed, self._clients = fed, everybody[fed.clients.sizes.cpu() >= least]
+        all_clients = torch.arange(fed.n)
+        least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[all_clients]
+        self._fed, self._clients = fed, all_clients[fed.clients.sizes.cpu() >= least]
         if not len(self._clients):
             raise ArnoError(
                 f"no client has {self.min_batches:g} batches (the largest has {int(fed.clients.sizes.max())} samples)",

@@ -130,8 +130,8 @@ class Study:
     @property
     def d(self) -> int:
         """Candidates in the first round."""
-        everybody = self.num_users if self.seltype == "adapowd" and self.powd is None else self.powd
-        return candidates_size(everybody if "powd" in self.seltype else None, self.m, self.num_users)
+        asked = self.num_users if self.seltype == "adapowd" and self.powd is None else self.powd
+        return candidates_size(asked if "powd" in self.seltype else None, self.m, self.num_users)
 
     @property
     def label(self) -> str:

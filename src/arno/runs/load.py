@@ -13,7 +13,7 @@ from ..records import checkpoint as checkpoints
 def begin(fed: Federation, config: dict[str, Any]) -> None:
     """Put the model and the round counter of the checkpoint at `load` into a fresh federation.
 
-    Only these two: the method may be another one, so its own state (momentum, controls) starts anew.
+    Nothing else: the method may be another one, so its state (momentum, controls) starts from the beginning.
     """
     path = find(config["load"])
     what = f"load = {config['load']}"

@@ -1,6 +1,6 @@
 """Which files of the user a stored run may import.
 
-A run folder names files (`method.target=my_method.py:factory`). Whoever made the folder chose them, so continuing a run
+A run folder names files (`method.target=my_method.py:factory`). The author of the folder chose them, so continuing a run
 imports them only if this user started the run on this machine with the same files. That is noted outside the folder: a
 digest inside it would prove nothing.
 """
