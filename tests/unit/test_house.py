@@ -37,7 +37,8 @@ ROOMS = [
     ("panels",),
     ("quadratic",),
     ("core",),
-    ("limits", "registry"),
+    ("registry",),
+    ("limits",),
     ("errors", "version"),
 ]
 PRIVATE = re.compile(r"_[^_]")

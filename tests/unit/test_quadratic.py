@@ -201,6 +201,7 @@ def test_a_simulation_is_a_run_that_the_general_path_repeats(tmp_path, capsys: p
     assert picks == slow.clients.groupby("round")["client"].apply(sorted).tolist()
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_table_and_picture(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     command(["seltype=rand,powd", "powd=6,30", "seed=0..2", "epochs=100", f"out={tmp_path / 'sweep'}"])
     out = capsys.readouterr().out
