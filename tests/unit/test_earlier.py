@@ -171,6 +171,7 @@ def test_parts_that_act_in_another_order_now_are_refused(here):
         is_done(config | {"out": str(run)}, retry=False)
 
 
+@pytest.mark.slow
 def test_a_comparison_of_release_0_1_is_continued_without_running_its_cells_again(here, monkeypatch):
     words = ("method=fedavg,lorenzo", "seed=0..1", *SMALL[:3])
     first = arno.compare(*words, out="grid")

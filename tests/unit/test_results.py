@@ -31,6 +31,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_a_comparison_becomes_a_page_that_says_how_long_it_took(results, tmp_path, capsys):
     words = ["method=fedavg,fedprox", "clients=5", "rounds=2", "model=softmax", "seed=0..1"]
     plan = {"title": "Small", "before": "Two methods.\n", "compare": words, "after": "Nobody wins."}
@@ -65,6 +66,7 @@ def test_committed_comparisons_have_valid_settings(study):
     assert plan.keys() == {"title", "before", "compare", "after"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what the notebook's machinery warns of
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
