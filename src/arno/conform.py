@@ -6,7 +6,6 @@ left, and the expected trajectory in float64. The packaged cases lie in `arno/co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,12 @@ from .core.federation import Federation, Local
 from .core.seeds import stream
 from .core.table import ClientTable
 from .core.work import SGD
+from .data.archives import read_npz
 from .data.dataset import Transform
 from .data.partition import Partition
 from .engines import engines
 from .errors import ArnoError, unknown
+from .limits import numbers, parse_json, shortened
 from .methods import methods
 from .methods.fedrcl import relaxed_contrastive
 from .methods.lorenzo import Lorenzo
@@ -38,6 +39,8 @@ from .tasks.classification import Classification, balanced
 Pairs = Iterator[tuple[Any, Any]]
 
 PACKAGED = Path(__file__).parent / "conformance"
+#: The largest whole number in a specification: a case is tiny, and these numbers are sizes and counts of steps.
+LARGEST = 256
 
 
 @dataclass(frozen=True)
@@ -70,31 +73,56 @@ class Outcome:
 def replay(path: Path, backend: str = "serial") -> Outcome:
     """Run one case; the error is the largest absolute difference to any expected number."""
     case = read(path, backend)
-    kind = case.spec["kind"]
+    kind, remedy = case.spec["kind"], "see the format of a case in docs/conformance.md"
     if kind not in KINDS:
         raise unknown("kind of case", kind, KINDS)
     try:
         errors = [_difference(mine, expected) for mine, expected in KINDS[kind](case)]
+        largest = max(errors, key=lambda e: (np.isnan(e), e))
+    except ArnoError:
+        raise
     except KeyError as error:
-        raise ArnoError(
-            f"{path.name}", f"{error} is missing", "see the format of a case in docs/conformance.md"
-        ) from error
-    return Outcome(case.spec["name"], max(errors, key=lambda e: (np.isnan(e), e)), float(case.spec["tol"]))
+        raise ArnoError(f"{path.name}", f"{error} is missing", remedy) from error
+    except Exception as error:  # arrays and settings that do not fit together fail in many ways
+        rule = f"cannot be replayed ({type(error).__name__}: {shortened(' '.join(str(error).split()))})"
+        raise ArnoError(f"{path.name}", rule, remedy) from error
+    return Outcome(case.spec["name"], largest, float(case.spec["tol"]))
 
 
 def read(path: Path, backend: str) -> Case:
     """Read and check a case; nothing in it is executed."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        spec = json.loads(str(arrays.pop("spec")))
-        missing = {"version", "name", "kind", "tol", "method"} - spec.keys()
-    except Exception as error:
+        arrays = read_npz(path)
+        spec = parse_json(str(arrays.pop("spec")), "its spec")
+    except (ArnoError, KeyError) as error:
         raise ArnoError(f"{path}", f"is no conformance case ({error})", "give .npz files with a 'spec'") from error
-    if missing or spec["version"] != 1:
-        what = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {spec['version']}, not 1"
-        raise ArnoError(f"{path}", f"is no conformance case: its spec {what}", "give a case of version 1")
-    return Case(spec, arrays, backend)
+    if reason := _wrong(spec):
+        raise ArnoError(f"{path}", f"is no conformance case: its spec {reason}", "give a case of version 1")
+    return Case(numbers(spec, f"{path}"), arrays, backend)
+
+
+def _wrong(spec: Any) -> str:
+    """Why this is no specification of a case; empty if it is one."""
+    kinds = {"version": int, "name": str, "kind": str, "tol": int | float, "method": dict}
+    if not isinstance(spec, dict):
+        return "holds no names"
+    if missing := sorted(kinds.keys() - spec.keys()):
+        return f"lacks {', '.join(missing)}"
+    if spec["version"] != 1:
+        return f"has version {shortened(spec['version'])}, not 1"
+    if odd := [name for name, kind in kinds.items() if not isinstance(spec[name], kind)]:
+        return f"has a wrong {odd[0]}"
+    large = max(_whole(spec), default=0)
+    return f"has the number {large:,}, and at most {LARGEST} is replayed" if large > LARGEST else ""
+
+
+def _whole(value: Any) -> Iterator[int]:
+    """Every whole number in a specification."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _whole(item)
+    elif isinstance(value, int):
+        yield abs(value)
 
 
 def federated(case: Case) -> Pairs:
@@ -235,7 +263,7 @@ KINDS: dict[str, Callable[[Case], Pairs]] = {
 def implemented(path: Path) -> bool:
     """Whether this version can replay the case."""
     spec = read(path, "serial").spec
-    return spec["kind"] in KINDS and (spec["kind"] != "federated" or spec["method"]["name"] in methods.names())
+    return spec["kind"] in KINDS and (spec["kind"] != "federated" or spec["method"].get("name") in methods.names())
 
 
 def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Supervised:

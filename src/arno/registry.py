@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from .errors import ArnoError, unknown
+from .limits import place, shortened
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,6 +101,8 @@ class Registry:
 
 
 _LOADED: dict[str, None] = {}
+#: Modules whose functions are no factories of Arno's objects; calling one by mistake could do harm.
+STANDARD = frozenset({*sys.stdlib_module_names, *sys.builtin_module_names})
 
 
 def loaded_targets() -> list[str]:
@@ -107,49 +111,67 @@ def loaded_targets() -> list[str]:
 
 
 def load_target(target: str) -> Callable[..., Any]:
-    """Import `package.module:attribute` or `path/to/file.py:attribute`."""
+    """Import `package.module:attribute` or `path/to/file.py:attribute`; the standard library is refused."""
     where, colon, attribute = target.rpartition(":")
+    what = f"target {shortened(target)!r}"
     if not colon:
-        raise ArnoError(
-            f"target {target!r}", "it must name a file or module and what to take from it", "write file.py:name"
-        )
+        raise ArnoError(what, "it must name a file or module and what to take from it", "write file.py:name")
     if where.endswith(".py"):
-        path = Path(where).expanduser().resolve()
-        if not path.is_file():
-            raise ArnoError(f"target {target!r}", f"there is no file {path}", "give a path relative to where you are")
-        name = f"arno_target_{path.stem}_{crc32(str(path).encode()):08x}"
-        if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[name]
-                raise
+        path = Path(os.path.realpath(place(where))) if "\0" not in where else Path(where)
+        name = _import_file(path, what)
     else:
-        name = where
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise ArnoError(
-                f"target {target!r}", f"cannot import {where}: {error}", "is it installed, or in this folder?"
-            ) from error
+        name = _import_module(where, what)
     try:
         factory = getattr(sys.modules[name], attribute)
     except AttributeError:
-        raise unknown(
-            f"name in {where}", attribute, [n for n in vars(sys.modules[name]) if not n.startswith("_")]
-        ) from None
+        known = [n for n in vars(sys.modules[name]) if not n.startswith("_")]
+        raise unknown(f"name in {where}", shortened(attribute), known) from None
     if not callable(factory):
-        raise ArnoError(
-            f"target {target!r}",
-            f"{attribute} is a {type(factory).__name__}, not something to call",
-            "name a function or class",
-        )
+        rule = f"{attribute} is a {type(factory).__name__}, not something to call"
+        raise ArnoError(what, rule, "name a function or class")
+    if inspect.isroutine(factory) or inspect.isclass(factory):
+        _refuse_standard(str(factory.__module__), what)
     _LOADED[f"{path}:{attribute}" if where.endswith(".py") else target] = None
     return factory  # type: ignore[no-any-return]
+
+
+def _refuse_standard(module: str, what: str) -> None:
+    """Refuse a function of the standard library, such as os:system."""
+    if module.partition(".")[0] in STANDARD:
+        rule = f"{module} is a module of the standard library and has no factory"
+        raise ArnoError(what, rule, "name a Python file or a module of your own")
+
+
+def _import_file(path: Path, what: str) -> str:
+    """Import a Python file once; the name of its module."""
+    if not os.path.isfile(path):
+        rule = f"there is no file {shortened(path)}"
+        raise ArnoError(what, rule, "give a path relative to where you are")
+    name = f"arno_target_{path.stem}_{crc32(str(path).encode()):08x}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return name
+
+
+def _import_module(name: str, what: str) -> str:
+    """Import a module by name; its name."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ArnoError(what, f"{shortened(name)!r} is no name of a module", "write file.py:name or module:name")
+    _refuse_standard(name, what)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        rule = f"cannot import {shortened(name)}: {shortened(error)}"
+        raise ArnoError(what, rule, "is it installed, or in this folder?") from error
+    return name

@@ -19,10 +19,8 @@ arXiv:2010.01243. The losses a rule asks for are counted as its cost: `loss_eval
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +33,7 @@ from .core.part import Ids, Part
 from .core.seeds import key, numpy_stream
 from .core.work import Result, Vec, Work
 from .errors import ArnoError
+from .limits import numbers, place, read_json
 from .registry import Registry
 
 selections = Registry("select", "arno.selection", "selections.register")
@@ -102,14 +101,9 @@ def schedule(participation: float, *, path: str = "") -> Part:
 
     path: the file.
     """
-    try:
-        cohorts = json.loads(Path(path).expanduser().read_text())
-        good = bool(cohorts) and all(isinstance(k, int) for cohort in cohorts for k in cohort)
-    except (OSError, ValueError, TypeError) as error:
-        raise ArnoError(
-            f"select.path = {path!r}", f"cannot be read ({error})", "give a JSON list of lists of ids"
-        ) from error
-    if not good:
+    cohorts = numbers(read_json(place(path), "select.path ="), f"select.path = {path}")
+    lists = isinstance(cohorts, list) and cohorts and all(isinstance(cohort, list) for cohort in cohorts)
+    if not lists or not all(type(k) is int for cohort in cohorts for k in cohort):
         raise ArnoError(
             f"select.path = {path!r}", "it must hold a list of lists of client ids", "e.g. [[0, 3], [1, 2]]"
         )

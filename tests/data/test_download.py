@@ -23,6 +23,10 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, asked))
         if self.path == "/missing":
             return self.send_error(404)
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "http://example.org/file")
+            return self.end_headers()
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.path == "/file" else 0
         if start >= len(CONTENT):
             self.send_response(416)
@@ -108,7 +112,7 @@ def test_refusals_are_one_line(server, tmp_path):
     with pytest.raises(ArnoError, match=r"cannot download http://127\.0\.0\.1:9/x: .*put x into") as caught:
         fetch("http://127.0.0.1:9/x", tmp_path / "x")
     assert "\n" not in str(caught.value)
-    with pytest.raises(ArnoError, match="only http and https"):
+    with pytest.raises(ArnoError, match="only https is allowed"):
         fetch("file:///etc/hostname", tmp_path / "x")
 
 
@@ -124,3 +128,54 @@ def test_a_folder_of_the_user_is_never_written_to(server, tmp_path):
         obtain(home("mnist", str(own)), str(own), server.url + "/file", MD5)
     assert server.asked == []
     assert obtain(home("mnist", None), None, server.url + "/file", MD5) == tmp_path / "store" / "mnist" / "file"
+
+
+def test_attack_plain_http_with_md5_is_refused_and_every_published_address_is_https(tmp_path):
+    from arno.data.sources import cifar, hub, idx, tinyimagenet
+
+    with pytest.raises(ArnoError, match="only https is allowed"):
+        fetch("http://example.org/file", tmp_path / "x", md5=MD5)
+    for url in (cifar.PUBLISHED, hub.LISTING, idx.MNIST, idx.FASHION, tinyimagenet.URL):
+        assert url.startswith("https://")
+
+
+def test_attack_plain_http_by_a_redirect_is_refused(server, tmp_path):
+    with pytest.raises(ArnoError, match=r"cannot download http://example\.org/file: only https is allowed"):
+        fetch(server.url + "/moved", tmp_path / "x", md5=MD5)
+
+
+def test_attack_files_already_present_are_checked_by_the_published_digest(server, tmp_path):
+    (tmp_path / "x").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(ArnoError, match=rf"x: MD5 [0-9a-f]{{32}}: the published file has {MD5}; delete it .*/x"):
+        fetch(server.url + "/file", tmp_path / "x", md5=MD5)
+    with pytest.raises(ArnoError, match=rf"x: {len(CONTENT)} bytes: the published file has 7; delete it"):
+        fetch(server.url + "/file", tmp_path / "x", size=7)
+    assert server.asked == []
+
+
+def test_attack_files_already_present_are_checked_by_the_noted_digest(server, tmp_path):
+    path = fetch(server.url + "/file", tmp_path / "x")
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    assert (tmp_path / "x.sha256").read_text() == f"{sha256}  x\n"
+    assert fetch(server.url + "/file", path) == path
+    path.write_bytes(CONTENT + b"!")
+    with pytest.raises(ArnoError, match=rf"x: SHA-256 [0-9a-f]{{64}}: x\.sha256 says '{sha256}'; delete it"):
+        fetch(server.url + "/file", path)
+
+
+def test_a_file_without_a_noted_digest_gets_one(server, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    fetch(server.url + "/file", path)
+    path.write_bytes(b"new")
+    with pytest.raises(ArnoError, match=r"x\.sha256 says"):
+        fetch(server.url + "/file", path)
+    assert server.asked == []
+
+
+def test_a_file_of_the_user_is_checked_by_a_digest_beside_it(tmp_path):
+    (tmp_path / "x").write_bytes(b"mine")
+    assert obtain(tmp_path, str(tmp_path), "https://example.org/x", MD5) == tmp_path / "x"
+    (tmp_path / "x.sha256").write_text("0" * 64 + "  x\n")
+    with pytest.raises(ArnoError, match=r"x\.sha256 says '000"):
+        obtain(tmp_path, str(tmp_path), "https://example.org/x", MD5)

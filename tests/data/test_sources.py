@@ -71,7 +71,7 @@ def test_idx(tmp_path, kind, zipped):
         (lambda b: b[: len(b) // 2], "damaged or truncated"),
         (lambda b: b"", "not an IDX file"),
         (lambda b: gzip.compress(gzip.decompress(b)[:-3]), r"announces \d+ bytes and \d+ follow"),
-        (lambda b: gzip.compress(gzip.decompress(b) + b"!"), r"announces \d+ bytes and \d+ follow"),
+        (lambda b: gzip.compress(gzip.decompress(b) + b"!"), r"announces \d+ bytes and more follow"),
         (lambda b: gzip.compress(gzip.decompress(b)[:6]), "not an IDX file"),
         (lambda b: gzip.compress(b"\x80" + gzip.decompress(b)[1:]), "not an IDX file"),
         (lambda b: b"hello", "damaged or truncated"),
@@ -474,7 +474,7 @@ BAD[6, 1] = np.nan
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no share of 0 samples"),
         ({"x": np.ones((10, 2))}, "it lacks y; it has x"),
         ({"x": np.ones((10, 2)), "y": np.zeros(10), "x_test": np.ones((1, 2))}, "it lacks y_test"),
-        ({"x": np.array([{"evil": 1}] * 4), "y": np.zeros(4)}, "cannot be read: Object arrays"),
+        ({"x": np.array([{"evil": 1}] * 4), "y": np.zeros(4)}, "cannot be read: x.npy in .*: it holds Python objects"),
     ],
 )
 def test_bad_npz(tmp_path, arrays, said):

@@ -161,7 +161,7 @@ def test_as_overrides_is_the_way_back(overrides):
         st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12).filter(
             lambda t: "$" not in t
         ),
-        st.lists(st.integers(), max_size=4),
+        st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
     )
 )
 def test_what_is_written_reads_back(value):

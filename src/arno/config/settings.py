@@ -20,6 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from .. import limits
 from ..errors import ArnoError, unknown
 from ..registry import Registry
 
@@ -128,6 +129,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     >>> config.method.kind, config.method.mu, config.local.lr, config.rounds
     ('fedprox', 0.1, 0.01, 50)
     """
+    _refuse_resolvers(base or {})
     below, above = list(flat(base or {})), [parse(text) for text in overrides]
     for group in GROUPS:  # another kind than in the base: drop the base's settings of its own kind
         if _kind(group, below) != _kind(group, [*below, *above]):
@@ -147,6 +149,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
         chosen = key in GROUPS or (key.endswith(".kind") and key.split(".")[0] in GROUPS)
         if not chosen and (key, value) != ("clients", None):
             _set(config, key, value)
+    _resolve(config)
     if "cores" in config.engine and config.engine.cores == 0:
         config.engine.cores = os.cpu_count() or 1  # the number of cores changes rounding, so it is part of the run
     _check(config)
@@ -163,27 +166,34 @@ def parse(text: str) -> tuple[str, Any]:
     key = key.strip().lstrip("+")
     if not equals or not key:
         raise ArnoError(f"argument {text!r}", "settings are written key=value", "e.g. rounds=10; see arno run --help")
+    what = f"argument {limits.shortened(repr(text))}"
     try:
+        limits.check_yaml(value, what)
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]))
+        assert isinstance(parsed, dict)
+        return key, limits.numbers(parsed["value"], what)
+    except ArnoError:
+        raise
     except Exception as error:
-        raise ArnoError(f"argument {text!r}", f"its value cannot be read ({_first(error)})", "quote it") from error
-    assert isinstance(parsed, dict)
-    return key, parsed["value"]
+        raise ArnoError(what, f"its value cannot be read ({_first(error)})", "quote it") from error
 
 
 def read(path: Path) -> dict[str, Any]:
     """A configuration file."""
+    what = f"config {limits.shortened(path)!r}"
+    text = limits.read_text(path, "config", limits.CONFIG)
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except OSError as error:
-        raise ArnoError(
-            f"config {str(path)!r}", f"cannot be read ({error.strerror})", "give an existing file"
-        ) from error
+        loaded = OmegaConf.create(limits.check_yaml(text, what))
+        if (path.parent / "manifest.json").exists():  # a run folder may come from another user
+            _refuse_resolvers(OmegaConf.to_container(loaded))
+        values = limits.numbers(OmegaConf.to_container(loaded, resolve=True), what)
+    except ArnoError:
+        raise
     except Exception as error:
-        raise ArnoError(f"config {str(path)!r}", f"is no valid YAML ({_first(error)})", "correct it") from error
-    if not isinstance(loaded, dict):
-        raise ArnoError(f"config {str(path)!r}", "it must hold settings by name", "e.g. rounds: 10")
-    return {str(k): v for k, v in loaded.items()}
+        raise ArnoError(what, f"is no valid YAML ({_first(error)})", "correct it") from error
+    if not isinstance(values, dict) or not isinstance(loaded, DictConfig):
+        raise ArnoError(what, "it must hold settings by name", "e.g. rounds: 10")
+    return {str(k): v for k, v in values.items()}
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -326,6 +336,26 @@ def _omega(annotation: Any) -> Any:
     return Any
 
 
+def _refuse_resolvers(stored: Any) -> None:
+    """Refuse ${name:…} in a stored configuration: it could read the environment, and a stored value needs none."""
+    items = stored.values() if isinstance(stored, Mapping) else stored if isinstance(stored, list | tuple) else ()
+    for value in items:
+        _refuse_resolvers(value)
+    if isinstance(stored, str) and "${" in stored and ":" in stored:
+        what = f"a stored value {limits.shortened(stored)!r}"
+        raise ArnoError(what, "a stored configuration holds values, no ${…:…}", "write the value itself")
+
+
+def _resolve(config: DictConfig) -> None:
+    """Replace every ${…} by its value; one that has none, or one of the wrong type, is an error."""
+    try:
+        OmegaConf.resolve(config)
+    except Exception as error:  # of OmegaConf, of its parser, of a resolver, or RecursionError
+        key = error.full_key if isinstance(error, OmegaConfBaseException) and error.full_key else "a value with ${…}"
+        rule = _rule(error) if str(error) else "it refers to itself"
+        raise ArnoError(key, f"its ${{…}} cannot be resolved: {rule}", "write the value itself") from error
+
+
 def _set(config: DictConfig, key: str, value: Any) -> None:
     try:
         if OmegaConf.select(config, key, throw_on_missing=False) is None and not _has(config, key):
@@ -335,8 +365,9 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
         OmegaConf.update(config, key, value, merge=False)
     except KeyError:
         raise _unknown_key(config, key) from None
-    except OmegaConfBaseException as error:
-        raise ArnoError(f"{key} = {written(value)}", _rule(error), "see arno run --help") from error
+    except Exception as error:  # of OmegaConf or of its parser
+        what = limits.shortened(f"{key} = {written(value)}")
+        raise ArnoError(what, _rule(error), "see arno run --help") from error
 
 
 def _has(config: DictConfig, key: str) -> bool:
@@ -430,10 +461,12 @@ def _check(config: DictConfig) -> None:
         ("eval.every", 1),
         ("checkpoint.every", 0),
         ("checkpoint.keep", 1),
+        ("seed", 0),
     ):
         value = OmegaConf.select(config, key)
         if value is not None and value < least:
             raise ArnoError(f"{key} = {value}", f"it must be at least {least}", f"try {key}={max(least, 10)}")
+    _check_out(config.out)
     if not 0 < config.participation <= 1:
         raise ArnoError(
             f"participation = {config.participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
@@ -454,3 +487,11 @@ def _check(config: DictConfig) -> None:
             raise ArnoError(f"{key} = {value:g}", rule, f"change {key}")
     if config.local.clip is not None and not config.local.clip > 0:
         raise ArnoError(f"local.clip = {config.local.clip:g}", "it must be positive", "use local.clip=null for none")
+
+
+def _check_out(out: str | None) -> None:
+    """Check that the name of the folder is not longer than file systems allow."""
+    longest = max((len(os.fsencode(part)) for part in Path(out).parts), default=0) if out is not None else 0
+    if longest > 255:
+        rule = f"a name has at most 255 bytes, not {longest}"
+        raise ArnoError(f"out = {limits.shortened(out)}", rule, "choose a shorter out=")

@@ -9,10 +9,13 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from ..errors import ArnoError
+from ..limits import place, regular, shortened
 
 BLOCK = 1 << 18
 
@@ -26,19 +29,29 @@ def home(name: str, root: str | None) -> Path:
     """The folder of a data set: the user's `root` (it must exist and not be empty), else a folder of the store."""
     if root is None:
         return store() / name
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise ArnoError(f"data.root = {root}", "there is no such folder", "leave data.root out to download the data")
-    if not any(folder.iterdir()):
+    folder = place(root)
+    if not os.path.isdir(folder):  # False for a name that is too long, too
+        raise ArnoError(
+            f"data.root = {shortened(root)}", "there is no such folder", "leave data.root out to download the data"
+        )
+    try:
+        empty = not any(folder.iterdir())
+    except OSError as error:
+        raise ArnoError(f"data.root = {root}", f"cannot be read ({error.strerror})", "give another folder") from error
+    if empty:
         raise ArnoError(f"data.root = {root}", "the folder is empty", "leave data.root out to download the data")
     return folder
 
 
 def obtain(folder: Path, root: str | None, url: str, md5: str) -> Path:
-    """The published file in `folder`; downloaded if it is missing and the user gave no `root`."""
+    """The published file in `folder`; downloaded if it is missing and the user gave no `root`.
+
+    A file of the store must have the published digest. A file in the user's `root` must have the digest in the file
+    NAME.sha256 beside it, if there is one.
+    """
     path = folder / url.rpartition("/")[2]
-    if path.is_file():
-        return path
+    if path.is_file() and root is not None:
+        return verify(path)  # the user's own file need not be the published one
     if root is not None:
         raise ArnoError(f"data.root = {root}", f"{path.name} is missing", "leave data.root out to download the data")
     return fetch(url, path, md5=md5)
@@ -47,21 +60,23 @@ def obtain(folder: Path, root: str | None, url: str, md5: str) -> Path:
 def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = None) -> Path:
     """Download `url` to `path` unless the file exists; an interrupted download is resumed.
 
+    A file that exists is verified: by the published digest, or by the digest that was noted at its download.
+
     Args:
-        url: http or https.
+        url: https; http on this machine alone.
         path: the complete file; until it is complete, its bytes are in `path` + `.part`.
         md5: the published checksum, if there is one.
         size: the published number of bytes, if there is one.
     """
-    if path.is_file():
-        return path
-    if not url.startswith(("https://", "http://")):
-        raise ArnoError(f"cannot download {url}", "only http and https are allowed", "use another address")
+    refuse_address(url)
+    if path.exists():
+        return verify(regular(path), md5=md5, size=size, note=True)
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _receive(url, part)
     except urllib.error.HTTPError as error:
+        error.close()
         answer = f"the server answers {error.code} {error.reason}"
         remedy = f"try again later, or put {path.name} into {path.parent}"
         raise ArnoError(f"cannot download {url}", answer, remedy) from error
@@ -73,11 +88,61 @@ def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = No
     if size is not None and found != size:
         part.unlink()
         raise ArnoError(f"{url}: {found} bytes", f"{size} were announced", "run again to download it anew")
-    if md5 is not None and (found_md5 := _md5(part)) != md5:
+    if md5 is not None and (found_md5 := digest(part, "md5")) != md5:
         part.unlink()
         raise ArnoError(f"{url}: MD5 {found_md5}", f"the published file has {md5}", "run again to download it anew")
+    if md5 is None:
+        noted(path).write_text(f"{digest(part, 'sha256')}  {path.name}\n", encoding="utf-8")
     part.replace(path)
     return path
+
+
+def verify(path: Path, *, md5: str | None = None, size: int | None = None, note: bool = False) -> Path:
+    """The path, if the file has the published size and digest or, without a published digest, the noted one.
+
+    note: note the digest of a file that has none.
+    """
+    remedy = f"delete it and run again to download it anew: {path}"
+    if size is not None and (found := path.stat().st_size) != size:
+        raise ArnoError(f"{path}: {found} bytes", f"the published file has {size}", remedy)
+    if md5 is not None:
+        if (found_md5 := digest(path, "md5")) != md5:
+            raise ArnoError(f"{path}: MD5 {found_md5}", f"the published file has {md5}", remedy)
+        return path
+    there = noted(path)
+    if there.is_file():
+        expected = there.read_text(encoding="utf-8", errors="replace")[:64].lower()
+        if (found_sha256 := digest(path, "sha256")) != expected:
+            remedy = f"delete it to download it anew; delete {there.name} too if you changed the file"
+            raise ArnoError(f"{path}: SHA-256 {found_sha256}", f"{there.name} says {expected!r}", remedy)
+    elif note:
+        with suppress(OSError):  # a read-only folder: the next start notes it
+            there.write_text(f"{digest(path, 'sha256')}  {path.name}\n", encoding="utf-8")
+    return path
+
+
+def noted(path: Path) -> Path:
+    """The file beside `path` that has its SHA-256, in the format of sha256sum."""
+    return path.with_name(path.name + ".sha256")
+
+
+def refuse_address(url: str) -> None:
+    """Refuse an address that is neither https nor http on this machine."""
+    try:
+        parts = urlsplit(url)
+        allowed = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost"))
+    except ValueError:
+        allowed = False
+    if not allowed:
+        raise ArnoError(f"cannot download {url}", "only https is allowed", "use another address")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to allowed addresses alone."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        refuse_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _receive(url: str, part: Path) -> None:
@@ -87,7 +152,7 @@ def _receive(url: str, part: Path) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        response = urllib.request.urlopen(request, timeout=30)
+        response = urllib.request.build_opener(_Redirects).open(request, timeout=30)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != 416:
@@ -110,9 +175,10 @@ def _receive(url: str, part: Path) -> None:
         raise OSError(f"the connection ended after {have} of {total} bytes")
 
 
-def _md5(path: Path) -> str:
+def digest(path: Path, kind: str) -> str:
+    """The digest of a file: md5 or sha256."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArnoError
+from ..limits import PIXELS, room
 from .archives import read_npz
 from .download import progress, store
 
@@ -25,6 +26,8 @@ Blob = tuple[str, bytes]  #: the name of an image for errors, and the content of
 WAVE, CHUNK = 8192, 256
 #: Images of fewer bytes are decoded without threads: most of their time is spent in Python, under the GIL.
 SMALL = 4096
+#: The formats that are decoded. Others are refused: Pillow passes some of them to other programs.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def decode(blobs: Iterable[Blob], count: int, size: int | None = None) -> Array:
@@ -34,11 +37,14 @@ def decode(blobs: Iterable[Blob], count: int, size: int | None = None) -> Array:
     if first is None:
         return np.empty((0, 3, size or 1, size or 1), dtype=np.uint8)
     shape = _decode(first, (size, size) if size else None).shape
+    room(count * int(np.prod(shape)), f"{count:,} images of {shape[1]}x{shape[2]} pixels such as {first[0]}")
     out = np.empty((count, *shape), dtype=np.uint8)
 
     def chunk(start: int, part: list[Blob]) -> int:
         for i, blob in enumerate(part, start):
             image = _decode(blob, (size, size) if size else None)
+            if i >= count:
+                raise ArnoError(blob[0], f"{count} images were announced and more follow", "is the file damaged?")
             if image.shape != shape:
                 found, wanted = (f"{s[1]}x{s[2]}" for s in (image.shape, shape))
                 raise ArnoError(f"{blob[0]}: {found} pixels", f"the first image has {wanted}", "set data.size=32")
@@ -53,6 +59,8 @@ def decode(blobs: Iterable[Blob], count: int, size: int | None = None) -> Array:
             for n in run(chunk, starts, _slices(wave, CHUNK)):
                 advance(n)
                 done += n
+    if done < count:
+        raise ArnoError(f"{count} images such as {first[0]}", f"only {done} follow", "is the file damaged?")
     return out
 
 
@@ -61,12 +69,14 @@ def _decode(blob: Blob, size: tuple[int, int] | None) -> Array:
 
     name, content = blob
     try:
-        image: Image.Image = Image.open(io.BytesIO(content))
+        image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+        if image.width * image.height > PIXELS:
+            raise ValueError(f"{image.width}x{image.height} pixels are more than {PIXELS:,}")
         if image.mode == "RGB":
             image.load()
         else:
             image = image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # the decoders raise exceptions of many kinds for damaged images
         raise ArnoError(name, f"it cannot be decoded as an image: {error}", "is the file damaged?") from error
     if size and image.size != size:
         image = image.resize(size, Image.Resampling.BILINEAR)
@@ -96,7 +106,7 @@ def cached(
     path = store() / "decoded" / f"{name}-{key}.npz"
     try:
         return read_npz(path)
-    except (OSError, ValueError):
+    except ArnoError:
         pass  # absent or damaged: build it
     made = dict(build())
     try:

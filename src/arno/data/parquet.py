@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArnoError
+from ..limits import CLASSES, IMAGE, inside, parse_json, regular, room, unpacked
 from .images import Array, Blob, cached, decode, drop_grey
 
 IMAGE_NAMES = ("img", "image", "picture", "pixel_values")
@@ -18,8 +18,9 @@ LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 
 
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
-    """The files `train-*.parquet` and `test-*.parquet` of a folder."""
-    return {split: sorted(folder.glob(f"{split}-*.parquet")) for split in ("train", "test")}
+    """The files `train-*.parquet` and `test-*.parquet` of a folder; links must stay in it."""
+    found = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in ("train", "test")}
+    return {split: [regular(inside(folder, path)) for path in files] for split, files in found.items()}
 
 
 def read_parquet(
@@ -51,7 +52,11 @@ def read_parquet(
                 raise ArnoError(f"column {label} of {test[0]}", rule, "remove these samples")
             y_test, names = np.searchsorted(found, y_test), [str(v) for v in found]
         x, x_test = drop_grey(x, x_test)
-        classes = names or [str(i) for i in range(int(max(y.max(initial=0), y_test.max(initial=0))) + 1)]
+        last = int(max(y.max(initial=0), y_test.max(initial=0)))
+        if last >= CLASSES:
+            rule = f"at most {CLASSES:,} classes are read"
+            raise ArnoError(f"column {label} of {train[0]}: label {last}", rule, "number the classes from 0")
+        classes = names or [str(i) for i in range(last + 1)]
         rest = {"x_test": x_test, "y_test": y_test} if test else {}
         return {"x": x, "y": y, "classes": np.array(classes, dtype=np.str_), **rest}
 
@@ -64,7 +69,7 @@ def _reading(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ArnoError(
             str(path), f"damaged or not a Parquet file: {reason}", "delete it and download it again"
@@ -97,9 +102,10 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
 
     image = pick(image, "image", IMAGE_NAMES, is_image)
     label = pick(label, "label", LABEL_NAMES, is_label)
-    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    names = about.get("info", {}).get("features", {}).get(label, {}).get("names")
-    return image, label, [str(n) for n in names] if isinstance(names, list) else []
+    about: Any = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), f"{path}: its key huggingface")
+    for key in ("info", "features", label, "names"):
+        about = about.get(key) if isinstance(about, dict) else None
+    return image, label, [str(n) for n in about] if isinstance(about, list) else []
 
 
 def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[Array, Array]:
@@ -121,13 +127,17 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
                         content = value.get("bytes") if isinstance(value, dict) else value
                         if content is None:
                             raise ArnoError(f"{path}: row {row}", "it has no image bytes", "remove such rows")
+                        room(len(content), f"{path}: row {row}", IMAGE)
                         yield f"{path}: row {row}", content
                         row += 1
 
     count = 0
     for path in files:
         with _reading(path):
-            count += parquet.read_metadata(path).num_rows
+            about = parquet.read_metadata(path)
+            count += about.num_rows
+            groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            unpacked(sum(groups), path.stat().st_size, str(path))
     x = decode(blobs(), count, size)
     y = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
     return x, y.astype(np.int64) if y.dtype.kind in "iu" else y.astype(np.str_)

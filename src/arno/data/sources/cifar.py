@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArnoError
-from ..archives import read_tar, reading
+from ...limits import read_bytes
+from ..archives import read_tar
 from ..arrays import from_arrays
 from ..dataset import Dataset, source
 from ..download import home, obtain
@@ -65,7 +66,7 @@ def _read(
         return read_parquet(name, parquet["train"], parquet["test"])
     for place in (folder, folder / inner):
         if (place / test).is_file():
-            members = {file: _content(place / file) for file in [*train, test]}
+            members = {file: read_bytes(place / file) for file in [*train, test]}
             return _arrays(place, members, train, test, skip)
     path = obtain(folder, root, PUBLISHED + archive, md5)
 
@@ -74,11 +75,6 @@ def _read(
         return _arrays(path, {key.rpartition("/")[2]: value for key, value in found.items()}, train, test, skip)
 
     return cached(name, [path], None, build)
-
-
-def _content(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
 
 
 def _arrays(place: Path, members: dict[str, bytes], train: list[str], test: str, skip: int) -> dict[str, Array]:

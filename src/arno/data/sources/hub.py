@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from urllib.parse import urlencode
 
 from ...errors import ArnoError
+from ...limits import read_json
 from ..arrays import from_arrays
 from ..dataset import Dataset, source
-from ..download import fetch, home
+from ..download import fetch, home, noted
 from ..parquet import find_parquet, read_parquet
 
 LISTING = "https://datasets-server.huggingface.co/parquet"
@@ -60,10 +60,11 @@ def _download(repo: str, subset: str | None) -> dict[str, list[Path]]:
     folder = home("hub", None) / repo.replace("/", "--")
     listing = fetch(f"{LISTING}?{urlencode({'dataset': repo})}", folder / "listing.json")
     try:
-        about = json.loads(listing.read_text(encoding="utf-8"))
+        about = read_json(listing, "the listing")
         entries = [(e["config"], e["split"], e["url"], int(e["size"])) for e in about["parquet_files"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ArnoError, ValueError, KeyError, TypeError) as error:
         listing.unlink()
+        noted(listing).unlink(missing_ok=True)
         raise ArnoError(f"the hub's listing of {repo}", f"its format is unknown: {error!r}", "run again") from error
     if about.get("partial"):
         rule = "the hub offers only a part of this large data set as Parquet"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import math
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 from ...errors import ArnoError
+from ...limits import elements, unpacked
 from ..archives import reading
 from ..dataset import Dataset, source
 from ..download import home, obtain
@@ -22,7 +22,7 @@ MNIST_MD5 = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 FASHION_MD5 = {
     "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
     "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
@@ -59,7 +59,8 @@ def _load(
 
     def read(file: str) -> torch.Tensor:
         plain = folder / file.removesuffix(".gz")
-        return torch.from_numpy(read_idx(plain if plain.is_file() else obtain(folder, root, base + file, md5[file])))
+        path = plain if plain.is_file() else obtain(folder, root, base + file, md5[file])
+        return torch.from_numpy(read_idx(path, rank=3 if "images" in file else 1))
 
     x, y, x_test, y_test = map(read, md5)
     return Dataset(
@@ -74,16 +75,28 @@ def _load(
     )
 
 
-def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An IDX file of unsigned bytes: two zeros, the type (8), the rank, the sizes (big-endian), the values."""
+def read_idx(path: Path, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An IDX file of unsigned bytes: two zeros, the type (8), the rank, the sizes (big-endian), the values.
+
+    rank: 1 for labels, 3 for images.
+    """
     with reading(path):
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    rank = content[3] if len(content) > 3 else 0
-    start = 4 + 4 * rank
-    if content[:3] != b"\0\0\x08" or not rank or len(content) < start:
-        raise ArnoError(str(path), "it is not an IDX file of unsigned bytes", "delete it and download it again")
-    shape = np.frombuffer(content, dtype=">u4", count=rank, offset=4).tolist()
-    if len(content) - start != math.prod(shape):
-        rule = f"its header announces {math.prod(shape)} bytes and {len(content) - start} follow"
+        zipped, size = path.suffix == ".gz", path.stat().st_size
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            shape = _sizes(file, path, rank)
+            announced = elements(shape, 1, str(path))
+            content = file.read(unpacked(announced, size, str(path)) if zipped else min(announced, size))
+            more = bool(file.read(1))
+    if len(content) < announced or more:
+        rule = f"its header announces {announced} bytes and {'more' if more else len(content)} follow"
         raise ArnoError(str(path), rule, "delete it and download it again")
-    return np.frombuffer(bytearray(content), dtype=np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(bytearray(content), dtype=np.uint8).reshape(shape)
+
+
+def _sizes(file: IO[bytes] | gzip.GzipFile, path: Path, rank: int) -> list[int]:
+    """The sizes in the header of an IDX file."""
+    header = file.read(4 + 4 * rank)
+    if header[:4] != bytes([0, 0, 8, rank]) or len(header) < 4 + 4 * rank:
+        rule = f"it is not an IDX file of unsigned bytes of rank {rank}"
+        raise ArnoError(str(path), rule, "delete it and download it again")
+    return [int(n) for n in np.frombuffer(header, dtype=">u4", offset=4)]

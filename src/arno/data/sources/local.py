@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArnoError
+from ...limits import CLASSES, IMAGE, files_in, folders_in, place, read_bytes
 from ..archives import read_npz
 from ..arrays import from_arrays
 from ..dataset import Dataset, source
@@ -52,14 +53,17 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
         for key, y in targets.items():
             targets[key] = np.array([order.get(str(name), -1) for name in y], dtype=np.int64)
     if names is None:
-        names = np.arange(1 + max(int(y.max(initial=0)) for y in targets.values()))
+        if (last := max(int(y.max(initial=0)) for y in targets.values())) >= CLASSES:
+            rule = f"at most {CLASSES:,} classes are read"
+            raise ArnoError(f"data.path = {path}: label {last}", rule, "number the classes from 0")
+        names = np.arange(1 + last)
     return from_arrays(Path(path).stem, made | targets | {"classes": names}, test=test)
 
 
 def _load(path: str) -> dict[str, Array]:
     try:
-        return read_npz(Path(path).expanduser())
-    except (OSError, ValueError) as error:
+        return read_npz(place(path))
+    except ArnoError as error:
         remedy = "write it with np.savez(path, x=…, y=…), without objects"
         raise ArnoError(f"data.path = {path}", f"it cannot be read: {error}", remedy) from error
 
@@ -110,8 +114,8 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
         raise ArnoError("data=folder", "the folder is not named", "add data.root=my/pictures")
     place = home("folder", root)
     split = (place / "train").is_dir()
-    train = _find(place / "train" if split else place)
-    tested = _find(place / "test") if split and (place / "test").is_dir() else {}
+    train = _find(place / "train" if split else place, place)
+    tested = _find(place / "test", place) if split and (place / "test").is_dir() else {}
     if not train:
         raise ArnoError(f"data.root = {root}", "no folder in it has images", "put them into root/<class>/")
     if extra := sorted(set(tested) - set(train)):
@@ -131,12 +135,11 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
     return from_arrays(place.resolve().name, arrays, test=test, classes=tuple(names))
 
 
-def _find(place: Path) -> dict[str, list[Path]]:
-    """The image files of each class; folders without images are left out."""
+def _find(place: Path, root: Path) -> dict[str, list[Path]]:
+    """The image files of each class; folders without images are left out, links out of `root` are refused."""
     found = {
-        sub.name: sorted(file for file in sub.iterdir() if file.suffix.lower() in IMAGES)
-        for sub in place.iterdir()
-        if sub.is_dir()
+        sub.name: files_in(sub, root, lambda name: Path(name).suffix.lower() in IMAGES)
+        for sub in folders_in(place, root)
     }
     return {name: files for name, files in found.items() if files}
 
@@ -145,6 +148,6 @@ def _decode(found: dict[str, list[Path]], names: list[str], size: int | None) ->
     labelled = [(file, i) for i, name in enumerate(names) for file in found.get(name, [])]
 
     def blobs() -> Iterator[Blob]:
-        return ((str(file), file.read_bytes()) for file, _ in labelled)
+        return ((str(file), read_bytes(file, "the image", IMAGE)) for file, _ in labelled)
 
     return decode(blobs(), len(labelled), size), np.array([i for _, i in labelled], dtype=np.int64)

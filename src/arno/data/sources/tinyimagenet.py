@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArnoError
-from ..archives import reading, safe_name
+from ...limits import IMAGE, read_bytes, tree
+from ..archives import open_zip
 from ..arrays import from_arrays
 from ..dataset import Dataset, source
 from ..download import home, obtain
 from ..images import Array, Blob, cached, decode
 
-URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
+URL, MD5 = "https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
 INNER = "tiny-imagenet-200"
 
 
@@ -39,12 +39,12 @@ def _read(path: Path) -> dict[str, Array]:
     with ExitStack() as stack:
         read: Callable[[str], bytes]
         if path.is_dir():
-            names = [f"{INNER}/{file.relative_to(path).as_posix()}" for file in path.rglob("*") if file.is_file()]
-            read = lambda name: (path.parent / name).read_bytes()  # noqa: E731
+            found = tree(path, path, lambda name: name.endswith((".JPEG", ".txt")))
+            names = [f"{INNER}/{file.relative_to(path).as_posix()}" for file in found]
+            read = lambda name: read_bytes(path.parent / name, "the file", IMAGE)  # noqa: E731
         else:
-            stack.enter_context(reading(path))
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            names = [safe_name(path, name) for name in archive.namelist()]
+            archive = stack.enter_context(open_zip(path))
+            names = archive.namelist()
             read = archive.read
         return _collect(path, sorted(names), read)
 
@@ -56,7 +56,7 @@ def _collect(path: Path, names: list[str], read: Callable[[str], bytes]) -> dict
         raise ArnoError(str(path), f"no {INNER}/train/…/*.JPEG or no {listing}", "is this the published archive?")
     ids = sorted({name.split("/")[2] for name in train})
     number = {wnid: i for i, wnid in enumerate(ids)}
-    rows = [line.split("\t")[:2] for line in read(listing).decode().splitlines() if line.strip()]
+    rows = [line.split("\t")[:2] for line in read(listing).decode("utf-8", "replace").splitlines() if line.strip()]
     if bad := [row for row in rows if len(row) < 2 or row[1] not in number]:
         rule = f"a line names no class of the training data: {bad[0]}"
         raise ArnoError(f"{listing} in {path}", rule, "is this the published archive?")
@@ -64,7 +64,7 @@ def _collect(path: Path, names: list[str], read: Callable[[str], bytes]) -> dict
     if missing := set(test) - set(names):
         rule = f"{len(missing)} listed validation images are missing, such as {min(missing)}"
         raise ArnoError(str(path), rule, "is this the published archive?")
-    lines = read(words).decode().splitlines() if words in names else []
+    lines = read(words).decode("utf-8", "replace").splitlines() if words in names else []
     said = dict(line.split("\t", 1) for line in lines if "\t" in line)
 
     def blobs(chosen: list[str]) -> Iterator[Blob]:

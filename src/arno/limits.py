@@ -1,0 +1,225 @@
+"""Limits on what files may claim: every reader asks here before it allocates memory or opens a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import ArnoError
+
+#: The largest text or JSON file and the largest configuration file, in bytes.
+TEXT, CONFIG = 64 * 2**20, 2**20
+#: The largest encoded image in bytes, and the largest decoded image in pixels.
+IMAGE, PIXELS = 256 * 2**20, 64 * 10**6
+#: Unpacked data may take FLOOR bytes; above that, at most RATIO times the bytes of their archive.
+FLOOR, RATIO = 256 * 2**20, 100
+#: The most classes of a data set, and the most lists and objects of a JSON file.
+CLASSES, CONTAINERS = 10**6, 2**22
+#: The deepest nesting of a configuration, and the most characters of one of its values.
+DEPTH, CHARACTERS = 32, 4096
+
+
+def memory() -> int:
+    """The bytes of main memory of this machine; 64 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 64 * 2**30
+
+
+def place(text: str) -> Path:
+    """The path that a user wrote; `~` is the home folder, and `~name` stays as it is if there is no such user."""
+    return Path(os.path.expanduser(text))
+
+
+def regular(path: Path, what: str = "the file") -> Path:
+    """The path, if it is a regular file (or a link to one); a pipe, device, socket or folder is not opened."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ArnoError(f"{what} {shortened(path)}", f"cannot be read ({reason})", "give an existing file") from error
+    if not stat.S_ISREG(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "device, pipe or socket"
+        raise ArnoError(f"{what} {path}", f"is a {kind}", "give a regular file")
+    return path
+
+
+def inside(folder: Path, path: Path) -> Path:
+    """The path, if it lies in the folder after links are followed."""
+    try:
+        leaves = not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # RuntimeError: a link that leads to itself
+        leaves = True
+    if leaves:
+        raise ArnoError(f"{path}", f"is a link that leaves {folder}", "copy what it points to into the folder")
+    return path
+
+
+def files_in(folder: Path, root: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    """The files of a folder with a wanted name, sorted; they must be regular, and links must stay in `root`."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                inside(root, path)
+            if not entry.is_dir() and wanted(entry.name):
+                found.append(path if entry.is_file() else regular(path))
+    return sorted(found)
+
+
+def folders_in(folder: Path, root: Path) -> list[Path]:
+    """The folders in a folder, sorted; links must stay in `root`."""
+    with os.scandir(folder) as entries:
+        found = [(Path(entry.path), entry.is_symlink()) for entry in entries if entry.is_dir()]
+    return sorted(inside(root, path) if link else path for path, link in found)
+
+
+def tree(folder: Path, root: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """The files with a wanted name of a folder and of the folders below it, under the rules of `files_in`."""
+    yield from files_in(folder, root, wanted)
+    for sub in folders_in(folder, root):
+        if not sub.is_symlink():  # a link that stays inside points to a folder that is visited anyway
+            yield from tree(sub, root, wanted)
+
+
+def room(size: int, what: str, most: int | None = None) -> int:
+    """`size`, if so many bytes may be allocated for `what`; `most`: the memory of the machine by default."""
+    most = memory() if most is None else most
+    if not 0 <= size <= most:
+        raise ArnoError(f"{what}: {size:,} bytes", f"at most {most:,} are read", "is the file damaged?")
+    return size
+
+
+def most_unpacked(packed: int) -> int:
+    """The most bytes that an archive of `packed` bytes may unpack to."""
+    return min(max(FLOOR, RATIO * packed), memory())
+
+
+def unpacked(size: int, packed: int, what: str) -> int:
+    """`size`, if it is plausible for data that take `packed` bytes in their archive."""
+    if not 0 <= size <= most_unpacked(packed):
+        rule = f"from {packed:,} packed bytes at most {most_unpacked(packed):,} are unpacked"
+        raise ArnoError(f"{what}: {size:,} bytes", rule, "is it damaged? If it is right, unpack it first")
+    return size
+
+
+class Capped:
+    """A stream of unpacked bytes that ends with an error at `most` bytes."""
+
+    def __init__(self, stream: IO[bytes] | Any, packed: int, what: str) -> None:
+        self._stream, self._packed, self._what, self._done = stream, packed, what, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes; all that are left if `size` is negative."""
+        left = most_unpacked(self._packed) - self._done
+        content: bytes = self._stream.read(left + 1 if size < 0 else min(size, left + 1))
+        self._done += len(content)
+        unpacked(self._done, self._packed, self._what)
+        return content
+
+
+def read_bytes(path: Path, what: str = "the file", most: int | None = None) -> bytes:
+    """The content of a regular file of at most `most` bytes."""
+    try:
+        room(regular(path, what).stat().st_size, f"{what} {path}", most)
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArnoError(f"{what} {path}", f"cannot be read ({reason})", "give a readable file") from error
+
+
+def read_text(path: Path, what: str = "the file", most: int = TEXT) -> str:
+    """The text of a regular file of moderate size."""
+    try:
+        return read_bytes(path, what, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArnoError(f"{what} {path}", "is no UTF-8 text", "give a text file") from error
+
+
+def read_json(path: Path, what: str = "the file") -> Any:
+    """The value of a JSON file of moderate size."""
+    return parse_json(read_text(path, what), f"{what} {path}")
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """The value of a JSON text; one with too many or too deep lists is refused before it is built."""
+    brackets = (text.count("[") + text.count("{")) if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if len(text) > TEXT or brackets > CONTAINERS:
+        rule = f"at most {TEXT:,} characters and {CONTAINERS:,} lists are read"
+        raise ArnoError(f"{what}: {len(text):,} characters, {brackets:,} lists", rule, "use a smaller file")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ArnoError(what, "its lists are nested too deeply", "give a flat list") from error
+    except ValueError as error:
+        raise ArnoError(what, f"cannot be read as JSON ({error})", "correct the file") from error
+
+
+def check_yaml(text: str, what: str) -> str:
+    """The text, if building its value is safe: no aliases (they multiply), bounded depth, size and length of values.
+
+    A text that is no YAML raises yaml.YAMLError or ValueError, as a loader does.
+    """
+    import yaml
+
+    if len(text) > CONFIG:
+        rule = f"a configuration has at most {CONFIG:,}"
+        raise ArnoError(f"{what}: {len(text):,} characters", rule, "use a smaller file")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ArnoError(what, f"it uses the alias *{event.anchor}", "write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH:
+            raise ArnoError(what, f"it is nested more than {DEPTH} levels deep", "write fewer levels")
+        if isinstance(event, yaml.ScalarEvent):
+            short(event.value, what)
+    return text
+
+
+def short(value: str, what: str) -> str:
+    """The text of one setting, if it is of moderate length and has no null character."""
+    if len(value) > CHARACTERS:
+        rule = f"a value has at most {CHARACTERS}"
+        raise ArnoError(f"{what}: {len(value):,} characters in a value", rule, "shorten it")
+    if "\0" in value:
+        raise ArnoError(what, "a value holds a null character", "leave it out")
+    return value
+
+
+def numbers(value: Any, what: str) -> Any:
+    """The value, if its whole numbers fit into 64 bits."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            numbers(key, what)
+            numbers(item, what)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            numbers(item, what)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ArnoError(what, "a whole number has more than 64 bits", "write a smaller number")
+    return value
+
+
+def elements(shape: tuple[int, ...] | list[int], itemsize: int, what: str) -> int:
+    """The bytes of an array of this shape; a shape that no array has is refused."""
+    if itemsize <= 0 or len(shape) > 8 or any(n < 0 for n in shape):
+        raise ArnoError(what, f"an array of shape {list(shape)[:9]} cannot be read", "is the file damaged?")
+    return math.prod(shape) * itemsize
+
+
+def shortened(value: object, most: int = 200) -> str:
+    """A value in at most `most` characters, for errors.
+
+    >>> shortened("a" * 9, 5)
+    'aaaa…'
+    """
+    text = str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
