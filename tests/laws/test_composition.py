@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import combinations
 from typing import Any
 
 import pytest
 import torch
-from lorenzo_laws import problem
+from lorenzo_laws import problem as drawn
 from part_laws import reason
 
 from arno.core.federation import Federation, Local
@@ -20,6 +21,7 @@ from arno.methods.compose import compose
 from arno.selection import Fixed
 
 PARTS = parts.names()
+problem = cache(drawn)  # runs do not change it
 #: Pairs that make no sense, and a word of the reason.
 REFUSED = {
     "client_momentum+drift_correction": "controls",
