@@ -26,6 +26,8 @@ from arno.grids.display import Display, display
 from arno.grids.grid import cells
 from arno.grids.local import Local
 from arno.records.folder import RunFolder
+from arno.records.lock import writing
+from arno.records.metrics import read as recorded
 from arno.report.tables import unlike
 from arno.runs.progress import Quiet
 
@@ -131,7 +133,7 @@ def test_all_methods_see_the_same_partition_and_the_same_cohorts(arno, here):
 def test_a_new_cell_is_added_and_an_unfinished_one_goes_on(arno, here):
     arno("compare", *GRID, "seed=0", "out=grid")
     manifest = Path("grid/method=fedavg+seed=0/manifest.json")
-    manifest.write_text(manifest.read_text().replace('"done"', '"running"'))
+    RunFolder(manifest.parent).update_manifest(status="running")
     said = arno("compare", *GRID, "seed=0..1", "out=grid")
     assert said.status == 0
     assert said.out.splitlines()[0] == "fedavg seed=0 continues after round 2 of 2"
@@ -230,8 +232,7 @@ def stop(cell: str, after: int) -> None:
     folder = Path("grid", cell)
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:after]))
-    manifest = json.loads((folder / "manifest.json").read_text()) | {"status": "interrupted", "rounds": after}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    RunFolder(folder).update_manifest(status="interrupted", rounds=after)
 
 
 def drawn(report: str) -> list[dict[str, Any]]:
@@ -366,8 +367,8 @@ def test_a_failed_cell_with_other_settings_is_refused_too(arno, here):
 
 
 def test_two_comparisons_in_one_folder_are_refused(arno, here):
-    with compare.alone_in(Path("grid")):
-        assert "another comparison runs there" in arno("compare", *GRID, "out=grid").error
+    with writing(Path("grid"), "a comparison"):
+        assert "grid: is being written by a comparison" in arno("compare", *GRID, "out=grid").error
     assert arno("compare", *GRID, "out=grid").status == 0
 
 
@@ -468,7 +469,7 @@ def test_intervals_of_shares_end_where_shares_do(small):
     finals = {"fedavg": (0.99, 0.9, 0.98), "fedprox": (0.01, 0.1, 0.02)}
     for (method, seed), final in {(m, s): finals[m][s] for m in finals for s in range(3)}.items():
         run = package.run(*small, f"method={method}", f"seed={seed}", out=f"{method}{seed}")
-        rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+        rows = recorded(run.path)
         scores = {"test_f1": final, "test_loss": final, "client_accuracy_worst_decile": final}
         (run.path / "metrics.jsonl").write_text("".join(json.dumps(row | scores) + "\n" for row in rows))
     found = Comparison.of([f"{method}{seed}" for method in finals for seed in range(3)])
@@ -545,7 +546,7 @@ def test_what_methods_bring_along_makes_no_setting_and_what_a_user_sets_does(sma
 
 def test_the_best_is_chosen_by_validation_and_never_by_test(small):
     run = package.run(*small, out="run")
-    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    rows = recorded(run.path)
     for row, (val, test) in zip(rows, [(0.5, 0.9), (0.8, 0.6), (0.7, 0.95), (0.6, 0.7)], strict=True):
         row |= {"val_f1": val, "test_f1": test}
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -556,17 +557,16 @@ def test_the_best_is_chosen_by_validation_and_never_by_test(small):
 
 def test_a_run_that_ends_without_a_finite_loss_has_diverged(small):
     run = package.run(*small, out="run")
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    lines[-1] = json.dumps(json.loads(lines[-1]) | {"test_loss": float("nan")})
-    (run.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    rows = recorded(run.path)
+    rows[-1]["test_loss"] = float("nan")
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (group,) = Comparison.of(["run"]).members
     assert not group.runs
     assert group.lost[0].diverged
 
 
 def test_a_run_that_failed_is_no_result(small):
-    manifest = package.run(*small, out="run").path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"done"', '"failed"'))
+    package.run(*small, out="run").folder.update_manifest(status="failed")
     (group,) = Comparison.of(["run"]).members
     assert not group.runs
     assert group.lost[0].reason.startswith("failed after round 4")

@@ -1,7 +1,8 @@
 """Folders of release 0.1 are read, continued to the bit, or refused with the reason.
 
 A folder of that release differs from one of today in its configuration (no task, other names), its manifest (no
-metrics, no kernel) and its checkpoints (the number of a part stands before the names of its state).
+metrics, no kernel), its checkpoints (the number of a part stands before the names of its state), and it has no
+checksums outside of checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import arno
 from arno.analysis.comparison import Comparison
 from arno.grids.cells import run_cells
 from arno.grids.compare import is_done
-from arno.records import checkpoint
+from arno.records import checkpoint, metrics
 from arno.records.folder import RunFolder
 from arno.runs.run import RunResult
 
@@ -43,8 +44,7 @@ def stopped(run: Path, after: int) -> Path:
     folder = RunFolder(copy)
     folder.rewind(after)
     assert [int(path.stem) for path in folder.saved()] == [after]
-    manifest = folder.manifest() | {"status": "interrupted", "rounds": after}
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    folder.update_manifest(status="interrupted", rounds=after, checksums={})
     return copy
 
 
@@ -54,9 +54,15 @@ def of_release_0_1(run: Path) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump(old_config(config), sort_keys=False))
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["metrics"], manifest["kernel"]
-    (run / "manifest.json").write_text(json.dumps(manifest | {"arno": "0.1.0"}))
+    for name in ("crc", "checksums", "client_count"):
+        manifest.pop(name, None)
+    (run / "manifest.json").write_text(json.dumps(manifest | {"arno": "0.1.0"}, indent=2))
+    rows = metrics.read(run)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for path in (run / "checkpoints").glob("[0-9]*.safetensors"):
         old_checkpoint(path)
+    for path in (run / "checkpoints").glob("clients-*.parquet"):
+        path.rename(path.with_name(f"{path.stem[:16]}.parquet"))
 
 
 def old_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +90,7 @@ def old_checkpoint(path: Path) -> None:
 
     plain["federation"] = {numbered(name): value for name, value in plain["federation"].items()}
     plain["config"] = old_config(plain["config"])
+    plain["run"].pop("first", None)
     text = json.dumps(plain)
     tensors = {
         f"federation/{numbered(name.removeprefix('federation/'))}" if name.startswith("federation/") else name: tensor
