@@ -155,14 +155,14 @@ def declared(extra: str = "") -> set[str]:
     return names.union(*map(declared, extras))
 
 
-def needed(folder: Path, *helpers: str) -> set[str]:
-    """The distributions that the files of a folder import; `helpers` are folders with modules of their own."""
-    own = {"arno", *sys.stdlib_module_names, *(path.stem for name in helpers for path in (folder / name).glob("*.py"))}
-    found = {where.split(".")[0] for path in folder.rglob("*.py") for where, _ in imports(path)} - own
-    return {DISTRIBUTIONS.get(name, name) for name in found}
+def needed(folder: Path) -> set[str]:
+    """The distributions that the files of a folder import."""
+    found = {where.split(".")[0] for path in folder.rglob("*.py") for where, _ in imports(path)}
+    return {DISTRIBUTIONS.get(name, name) for name in found - {"arno", *sys.stdlib_module_names}}
 
 
 def test_everything_imported_is_declared() -> None:
     assert needed(SRC) - declared() == {"mlflow", "numba", "ray", "tensorboard", "wandb"}, "these are optional"
     assert needed(SRC) <= declared("dev") | declared("wandb")
-    assert needed(ROOT / "tests", "laws", "engines") <= declared("dev")
+    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    assert needed(ROOT / "tests") - helpers <= declared("dev")
