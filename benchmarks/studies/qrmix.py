@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from arno.records.metrics import read as recorded
 from arno.runs.run import resume, run
 
 ALPHAS, FIRST, LAST = (0.1, 0.3), 24, 36  # stage 1 ends after round FIRST, everything after round LAST
@@ -118,7 +119,7 @@ def cell(path: Path, words: list[str], there: bool) -> list[Row]:
         run(*words, out=str(path))
     elif not there and json.loads(manifest.read_text())["status"] != "done":
         resume(path)
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return recorded(path)
 
 
 def write(results: Results, seeds: int) -> str:

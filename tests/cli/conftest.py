@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from arno.cli import main
+from arno.records.metrics import read as recorded
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def small() -> tuple[str, ...]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """The records of a run without the times."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = recorded(run)
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 

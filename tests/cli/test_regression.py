@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 import arno as package
+from arno.records.metrics import read as recorded
 
 DIABETES = ("data=sklearn", "data.name=diabetes", "clients=5")
 SCORES = ("rmse", "mae", "r2", "loss")
 
 
 def rows(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return recorded(run)
 
 
 def table(path: str) -> list[dict]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import arno as package
 from arno.errors import ArnoError
+from arno.records.metrics import read as recorded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -26,6 +27,7 @@ def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
     assert {p.name for p in run.iterdir()} == {
         "config.yaml",
         "manifest.json",
+        "manifest.json.previous",
         "metrics.jsonl",
         "clients.parquet",
         "checkpoints",
@@ -43,7 +45,7 @@ def test_the_run_folder_holds_what_the_architecture_says(arno, small, pictures):
     assert len(manifest["data_fingerprint"]) == 32
     assert {"arno", "python", "torch", "numpy"} <= manifest.keys()
     assert manifest["command"] == f"arno run {' '.join(sorted(small, key=_order))} out=it"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = recorded(run)
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     assert {"seconds", "test_accuracy", "test_f1", "test_loss", "val_f1"} <= rows[-1].keys()
     clients = pq.read_table(run / "clients.parquet").to_pydict()
@@ -133,13 +135,13 @@ def test_who_holds_what_is_kept_with_the_run(arno, small):
 
 def test_evaluation_is_not_done_between_and_always_at_the_end(arno, small):
     run = arno("run", *small, "rounds=5", "eval.every=2", "out=it").folder
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = recorded(run)
     assert [row["round"] for row in rows if "test_accuracy" in row] == [2, 4, 5]
 
 
 def test_the_best_model_is_the_one_with_the_best_validation_score(arno, small):
     run = arno("run", *small, "rounds=8", "local.lr=0.5", "out=it").folder
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = recorded(run)
     best = max(rows, key=lambda row: row["val_f1"])["round"]
     assert json.loads((run / "manifest.json").read_text())["best_round"] == best
     again = arno("run", *small, f"rounds={best}", "local.lr=0.5", "out=again").folder

@@ -195,13 +195,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(arno, small,
     whole = arno("run", *small, "rounds=6", "out=a").folder
     run = arno("run", *small, "out=b").folder
     last = run / "checkpoints" / "00000004.safetensors"
-    good = last.read_bytes()
-    last.write_bytes(good[:-100])
-    error = arno("resume", run, "rounds=6").error
-    assert str(last) in error
-    assert "arno resume RUN --previous" in error
-    assert last.read_bytes() == good[:-100], "nothing was touched"
-    same_run(whole, arno("resume", run, "rounds=6", "--previous").folder)
+    last.write_bytes(last.read_bytes()[:-100])
+    said = arno("resume", run, "rounds=6")
+    assert f"warning: {last} cannot be read" in said.out
+    assert "the run continues from the checkpoint before it" in said.out
+    same_run(whole, said.folder)
 
 
 def test_no_earlier_checkpoint(arno, small):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from arno.cli import main
+from arno.records.metrics import read as recorded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -58,4 +58,4 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.fixture
 def rows() -> Callable[[str], list[dict[str, Any]]]:
     """The records of a run."""
-    return lambda run: [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+    return lambda run: recorded(Path(run))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from arno.analysis.comparison import Comparison, Group
+from arno.records.folder import RunFolder
+from arno.records.metrics import read as recorded
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 
@@ -117,11 +119,10 @@ def test_the_switches_change_axis_and_curves(chromium, report, runs):
 def test_the_y_axis_is_the_declared_one(chromium, runs, tmp_path, high, log):
     for seed, final in enumerate((0.5, 1.0)):  # the band reaches from 0.4 to 1.1
         run = shutil.copytree(runs[seed], tmp_path / str(seed))
-        manifest = json.loads((run / "manifest.json").read_text())
-        first = manifest["metrics"][0]
-        manifest["metrics"][0] = first | {"high": high, "log": log}
-        (run / "manifest.json").write_text(json.dumps(manifest))
-        rows = [json.loads(line) | {first["name"]: final} for line in (run / "metrics.jsonl").read_text().splitlines()]
+        folder = RunFolder(run)
+        first, *others = folder.manifest()["metrics"]
+        folder.update_manifest(metrics=[first | {"high": high, "log": log}, *others])
+        rows = [row | {first["name"]: final} for row in recorded(run)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_report(Comparison.of([tmp_path / "0", tmp_path / "1"]), tmp_path / "report.html")
     visit = Visit(chromium, tmp_path / "report.html")

@@ -16,6 +16,7 @@ from arno.analysis.comparison import Comparison, Group, Lost
 from arno.cli import main
 from arno.panels import Chart, HeatMap, Line
 from arno.records.folder import RunFolder
+from arno.records.metrics import read as recorded
 from arno.report import panels
 from arno.report.html import write_report
 from arno.runs.run import RunResult
@@ -62,7 +63,7 @@ def copied(run: Path, to: Path) -> Path:
 
 
 def metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return recorded(run)
 
 
 def test_the_curves_are_the_means_of_the_recorded_metrics_with_their_spread(comparison, runs, tmp_path):
@@ -194,8 +195,7 @@ def test_a_run_stopped_before_it_was_evaluated(train, runs, tmp_path):
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:20])  # killed while it wrote
     (run / "clients.parquet").unlink()
-    manifest = json.loads((run / "manifest.json").read_text()) | {"status": "interrupted"}
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    RunFolder(run).update_manifest(status="interrupted", checksums={})
     found = page(Comparison.of([run]), tmp_path)
     assert "fedavg, seed 0: interrupted after round 2" in found.text
     assert found.data["metric"] == "train_loss"

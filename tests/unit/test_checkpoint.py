@@ -69,7 +69,7 @@ def test_any_missing_end_is_noticed(sample, tmp_path):
     good = path.read_bytes()
     for length in range(0, len(good), 7):
         path.write_bytes(good[:length])
-        with pytest.raises(ArnoError, match="--previous"):
+        with pytest.raises(ArnoError, match="give another checkpoint"):
             load(path)
     path.write_bytes(good + b"more")
     with pytest.raises(ArnoError):

@@ -41,7 +41,7 @@ def test_rows_are_on_disk_at_once_and_clients_with_the_checkpoint(folder):
     folder.flush_clients(3)
     write(folder, range(4, 6))
     folder.flush_clients(5)
-    assert [path.name for path in folder.client_records()] == ["clients-00000003.parquet", "clients-00000005.parquet"]
+    assert [path.name[:17] for path in folder.client_records()] == ["clients-00000003-", "clients-00000005-"]
     folder.merge_clients()
     assert [path.name for path in folder.client_records()] == ["clients.parquet"]
     table = pq.read_table(folder.path / "clients.parquet").to_pydict()
@@ -60,10 +60,7 @@ def test_a_resumed_run_forgets_the_rounds_after_its_checkpoint(folder):
     folder.close()
     folder.rewind(2)
     assert [row["round"] for row in metrics.read(folder.path)] == [1, 2]
-    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-        "00000002.safetensors",
-        "clients-00000002.parquet",
-    ]
+    assert sorted(path.name[:16] for path in folder.checkpoints.iterdir()) == ["00000002.safeten", "clients-00000002"]
 
 
 def test_a_reader_takes_complete_lines_only_and_each_once(tmp_path):
@@ -87,7 +84,7 @@ def test_a_damaged_line_is_named_and_left_out_by_a_resume(folder, line):
     path = folder.path / metrics.NAME
     with path.open("a") as file:
         file.write(f'{line}\n{{"round": 4}}\n')
-    with pytest.raises(ArnoError, match=r"metrics\.jsonl, line 3: is no record of a round; arno resume"):
+    with pytest.raises(ArnoError, match=r"metrics\.jsonl, line 3: is no record of a round; arno repair"):
         metrics.read(folder.path)
     folder.rewind(10)
     assert [row["round"] for row in metrics.read(folder.path)] == [1, 2]
@@ -97,7 +94,7 @@ def test_a_manifest_that_cannot_be_read(folder):
     path = folder.path / "manifest.json"
     for text in ("{", "[1]", '"text"'):
         path.write_text(text)
-        with pytest.raises(ArnoError, match=r"manifest\.json: cannot be read .*is this a run\?"):
+        with pytest.raises(ArnoError, match=r"manifest\.json: cannot be read .*arno repair"):
             folder.manifest()
     for declared in ([1], [{}], {"a": 1}, 3):
         path.write_text(json.dumps({"status": "done", "metrics": declared}))

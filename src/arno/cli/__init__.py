@@ -19,6 +19,7 @@ from .parser import Parser
 COMMANDS = {
     "run": "train a federation",
     "resume": "continue a run that was stopped or killed",
+    "repair": "rebuild what can be rebuilt of a damaged run",
     "compare": "run methods × settings × seeds; tables with intervals and paired tests",
     "report": "write one HTML file about runs: tables, curves, clients, drift",
     "methods": "list the methods: paper, formula, parts, settings",

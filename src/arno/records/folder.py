@@ -20,15 +20,24 @@ from omegaconf import OmegaConf
 from ..config import settings as configs
 from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
+from ..limits import check_yaml
 from ..panels import Panel, from_json, to_json
 from ..version import __version__
-from . import metrics
+from . import clients, disk, metrics
+from .damage import checksum, damaged
+from .metrics import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 #: The largest table of counts, clients × classes, that a run keeps (8 MB).
 COUNTS = 2_000_000
+#: How a configuration file and a manifest begin, before their checksum; those of release 0.1 have none.
+CONFIG, MANIFEST = "# arno configuration, crc32 ", '{\n  "crc": "'
+#: The manifest before its last change.
+PREVIOUS = "manifest.json.previous"
+#: What a run writes at its end; the manifest of a finished run holds their checksums.
+RESULTS = ("final.safetensors", "best.safetensors", "clients.parquet", "counts.npy", "panels.json")
 
 #: The metrics of runs of release 0.1, whose manifests do not declare them.
 EARLIER = (
@@ -59,6 +68,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._metrics: TextIO | None = None
+        self._named = False  # whether the name of the records' file is on the disk
         self._clients: dict[str, list[Any]] = {}
 
     @classmethod
@@ -69,7 +79,7 @@ class RunFolder:
 
     def refuse_used(self) -> None:
         """Refuse a folder that already holds a run."""
-        if (self.path / "manifest.json").exists():
+        if self.saved() or any((self.path / name).exists() for name in ("manifest.json", PREVIOUS, metrics.NAME)):
             raise ArnoError(f"out = {self.path}", "it holds a run already", f"arno resume {self.path}, or another out=")
 
     def create(self, config: dict[str, Any]) -> None:
@@ -96,6 +106,8 @@ class RunFolder:
             with suppress(OSError, ValueError, KeyError):
                 same = json.loads((path / "compare.json").read_text())["command"]
                 raise ArnoError(f"{path}", "is no run but a comparison", f"the same command continues it: {same}")
+            if cls(path).saved() or (path / metrics.NAME).exists():
+                raise damaged(path / "config.yaml", "is missing", path)
             raise ArnoError(
                 f"{path}", "is no run: it holds no config.yaml", "give the folder that arno run printed last"
             )
@@ -108,25 +120,43 @@ class RunFolder:
         """
         import yaml
 
+        path = self.path / "config.yaml"
         try:
-            loaded = yaml.load((self.path / "config.yaml").read_text(), _loader())
-        except (OSError, yaml.YAMLError):
+            text = path.read_bytes().decode()
+            head, _, rest = text.partition("\n")
+            if text.startswith("#") and head != CONFIG + checksum(rest.encode()):
+                raise damaged(path, "is damaged: its checksum does not match", self.path)
+            loaded = yaml.load(check_yaml(text, f"config {path}"), _loader())
+        except (OSError, yaml.YAMLError, ValueError, RecursionError):
             loaded = None
-        return configs.translated(loaded if isinstance(loaded, dict) else configs.read(self.path / "config.yaml"))
+        try:
+            return configs.translated(loaded if isinstance(loaded, dict) else configs.read(path))
+        except ArnoError as error:
+            raise damaged(path, f"cannot be read ({error.args[1]})", self.path) from error
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved configuration; `arno run --config` with this file repeats the run."""
-        self.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+        text = OmegaConf.to_yaml(OmegaConf.create(config))
+        self.write_text("config.yaml", f"{CONFIG}{checksum(text.encode())}\n{text}", sync=True)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self, name: str = "manifest.json") -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
-        path = self.path / "manifest.json"
+        path = self.path / name
         try:
-            loaded = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ArnoError(f"{path}", f"cannot be read ({error})", "is this a run?") from error
+            text = path.read_bytes().decode()
+            loaded = json.loads(text)
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise damaged(path, f"cannot be read ({reason})", self.path) from error
         if not isinstance(loaded, dict):
-            raise ArnoError(f"{path}", "cannot be read (it holds no names)", "is this a run?")
+            raise damaged(path, "cannot be read (it holds no names)", self.path)
+        if text.startswith(MANIFEST):
+            found, _, rest = text.removeprefix(MANIFEST).partition('",\n')
+            if found != checksum(rest.encode()):
+                raise damaged(path, "is damaged: its checksum does not match", self.path)
+            del loaded["crc"]
+        elif next(iter(loaded), "status") != "status":
+            raise damaged(path, "is damaged: it begins with no checksum", self.path)
         return loaded
 
     def metrics(self) -> tuple[Metric, ...]:
@@ -142,23 +172,41 @@ class RunFolder:
             raise ArnoError(f"{path}", f"its metrics cannot be read ({error})", "was it edited?") from error
 
     def update_manifest(self, **values: Any) -> None:
-        """Set some values of the manifest."""
-        old = self.manifest() if (self.path / "manifest.json").exists() else {}
-        self.write_text("manifest.json", json.dumps(old | values, indent=2, ensure_ascii=False) + "\n")
+        """Set some values of the manifest; the one before stays in `manifest.json.previous`."""
+        path, old = self.path / "manifest.json", dict[str, Any]()
+        if path.exists():
+            old = self.manifest()
+            self.write_bytes(PREVIOUS, path.read_bytes(), sync=True)
+        rest = json.dumps(old | values, indent=2, ensure_ascii=False).removeprefix("{\n") + "\n"
+        self.write_text("manifest.json", f'{MANIFEST}{checksum(rest.encode())}",\n{rest}', sync=True)
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a small file completely or not at all."""
-        self.write_bytes(name, text.encode())
+    def write_text(self, name: str, text: str, sync: bool = False) -> None:
+        """Write a small file completely or not at all; with `sync` a power cut cannot lose it."""
+        self.write_bytes(name, text.encode(), sync)
 
-    def write_bytes(self, name: str, data: bytes) -> None:
+    def write_bytes(self, name: str, data: bytes, sync: bool = False) -> None:
         """The same with bytes."""
-        temporary = self.path / f"{name}.part"
         try:
-            temporary.write_bytes(data)
-            temporary.replace(self.path / name)
+            disk.write(self.path / name, data, sync)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
+
+    def checksums(self) -> dict[str, str]:
+        """The checksums of what a run writes at its end."""
+        found = (self.path / name for name in RESULTS)
+        return {path.name: checksum(path.read_bytes()) for path in found if path.exists()}
+
+    def verified(self, name: str) -> Path:
+        """The path of a result; refuses it if the manifest holds another checksum."""
+        path = self.path / name
+        known = (self.manifest().get("checksums") or {}) if (self.path / "manifest.json").exists() else {}
+        try:
+            found = checksum(path.read_bytes()) if name in known else None
+        except OSError as error:
+            raise damaged(path, f"cannot be read ({error.strerror})", self.path) from error
+        if found is not None and found != known[name]:
+            raise damaged(path, "is damaged: its checksum does not match", self.path)
+        return path
 
     def write_counts(self, counts: Tensor) -> None:
         """Write how many samples of each class each client holds, `counts.npy`, unless the table is too large."""
@@ -176,61 +224,85 @@ class RunFolder:
     def panels(self) -> list[Panel] | None:
         """The panels of the method; None if the run has not written them."""
         try:
-            return [from_json(values) for values in json.loads((self.path / "panels.json").read_text())]
+            return [from_json(values) for values in json.loads(self.verified("panels.json").read_text())]
         except (OSError, ValueError, TypeError):
             return None
+
+    def rows(self) -> list[Row]:
+        """What each round recorded; refuses the records of a finished run if its last rounds are missing."""
+        rows = metrics.read(self.path)
+        manifest = self.manifest() if (self.path / "manifest.json").exists() else {}
+        last = rows[-1]["round"] if rows else None
+        if manifest.get("status") == "done" and manifest.get("rounds", last) != last:
+            rule = f"its last complete line is of round {last}, but the run ended after round {manifest['rounds']}"
+            raise damaged(self.path / metrics.NAME, rule, self.path)
+        return rows
 
     def client_records(self) -> list[Path]:
         """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is on disk."""
         whole = self.path / "clients.parquet"
-        return [whole] if whole.exists() else sorted(self.checkpoints.glob("clients-*.parquet"))
+        return [self.verified(whole.name)] if whole.exists() else clients.pieces(self.checkpoints)
 
     def log(self, line: str) -> None:
         """Add a line to the log; if that fails, the run continues without it."""
         with suppress(OSError), (self.path / "log.txt").open("a") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
-    def add(self, row: dict[str, Any], clients: dict[str, list[Any]]) -> None:
+    def add(self, row: dict[str, Any], columns: dict[str, list[Any]]) -> None:
         """Record a round: its row goes to disk at once, the rows of its clients with the next checkpoint."""
         try:
             if self._metrics is None:
                 self._metrics = (self.path / metrics.NAME).open("a")
-            self._metrics.write(json.dumps(row) + "\n")
+            self._metrics.write(metrics.line(row))
             self._metrics.flush()
         except OSError as error:
             raise ArnoError(
                 f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
             ) from error
-        n = len(clients.get("client", []))
-        for name, values in {"round": [row["round"]] * n, **clients}.items():
+        n = len(columns.get("client", []))
+        for name, values in {"round": [row["round"]] * n, **columns}.items():
             self._clients.setdefault(name, []).extend(values)
+
+    def sync(self) -> None:
+        """Write the records to the disk, so that a power cut loses no round before the checkpoint that follows."""
+        if self._metrics is None:
+            return
+        try:
+            os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise ArnoError(
+                f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
+            ) from error
+        if not self._named:
+            disk.sync_folder(self.path)
+            self._named = True
 
     def flush_clients(self, t: int) -> None:
         """Write the rows of the clients since the last call, beside the checkpoint after round `t`."""
         if self._clients:
-            import pyarrow as pa
-
-            columns = {name: _column(values) for name, values in self._clients.items()}
-            write_parquet(pa.table(columns), self.checkpoints / f"clients-{t:08d}.parquet")
+            clients.write_piece(self._clients, self.checkpoints, t)
             self._clients = {}
 
     def merge_clients(self) -> None:
         """Join what `flush_clients` wrote into `clients.parquet`."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        flushed = sorted(self.checkpoints.glob("clients-*.parquet"))
-        pieces = [pq.ParquetFile(piece).read() for piece in flushed]  # `read_table` would import pandas
+        pieces = [clients.load(piece) for piece in clients.pieces(self.checkpoints)]
         if pieces:
-            write_parquet(pa.concat_tables(pieces, promote_options="default"), self.path / "clients.parquet")
+            table = pa.concat_tables(pieces, promote_options="default")
+            clients.write_parquet(table, self.path / "clients.parquet")
 
     def rewind(self, t: int) -> None:
         """Remove the records and checkpoints of rounds after `t`, which will be computed again."""
         if (self.path / metrics.NAME).exists():
-            self.write_text(metrics.NAME, metrics.up_to(self.path, t))
-        for piece in [*self.checkpoints.glob("clients-*.parquet"), *self.saved()]:
-            if int(piece.stem.split("-")[-1]) > t:
-                piece.unlink()
+            self.write_bytes(metrics.NAME, metrics.up_to(self.path, t), sync=True)
+        for path in self.after(t):
+            path.unlink()
+
+    def after(self, t: int) -> list[Path]:
+        """The checkpoints after round `t` and the rows of the clients beside them."""
+        late = [path for path in self.saved() if int(path.stem) > t]
+        return late + [path for path in clients.pieces(self.checkpoints) if clients.number(path) > t]
 
     def checkpoint_path(self, t: int) -> Path:
         """The file of the checkpoint after round `t`."""
@@ -238,7 +310,7 @@ class RunFolder:
 
     def saved(self) -> list[Path]:
         """The checkpoints, oldest first."""
-        return sorted(self.checkpoints.glob("[0-9]*.safetensors"))
+        return sorted(path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal())
 
     def close(self) -> None:
         """Close the files."""
@@ -273,28 +345,3 @@ def _loader() -> Any:
     number = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return Loader
-
-
-def _column(values: list[Any]) -> Any:
-    """A column of a table. Numbers avoid Arrow's own conversion: it imports pandas, which takes longer than saving."""
-    import numpy as np
-    import pyarrow as pa
-
-    plain = values and isinstance(values[0], int | float)  # lists may differ in length
-    array = np.asarray(values) if plain else None
-    if array is None or array.dtype.kind not in "if":
-        return pa.array(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(array)])
-
-
-def write_parquet(table: Any, path: Path) -> None:
-    """Write a table completely or not at all."""
-    import pyarrow.parquet as pq
-
-    temporary = path.with_name(path.name + ".part")
-    try:
-        pq.write_table(table, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ArnoError(f"cannot write {path}", str(error), "free some space, then arno resume") from error

@@ -21,7 +21,7 @@ def line(row: Row) -> str:
     """The line of a round.
 
     >>> line({"round": 1, "gap": 0.5})
-    '{"crc": "7fe1b2a1", "round": 1, "gap": 0.5}\\n'
+    '{"crc": "cf3d9d62", "round": 1, "gap": 0.5}\\n'
     """
     text = json.dumps(row)[1:] + "\n"
     return f'{{"crc": "{checksum(text.encode())}", {text}'

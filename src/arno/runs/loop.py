@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,6 +36,7 @@ class Totals:
     """What the run itself carries from round to round.
 
     best_score: the largest score of a model so far, more being better; −∞ before the first one.
+    first: the number of the run's first round; None in checkpoints of release 0.1.
     """
 
     local_steps: int = 0
@@ -44,16 +45,23 @@ class Totals:
     best_score: float = -inf
     best_round: int = 0
     best: Tensor = field(default_factory=lambda: torch.zeros(0))
+    first: int | None = None
 
 
 class Loop:
-    """A run in progress."""
+    """A run in progress. notes: what the user must know of the folder in which it continues."""
 
     def __init__(
-        self, config: dict[str, Any], fed: Federation, totals: Totals, folder: RunFolder, progress: Progress
+        self,
+        config: dict[str, Any],
+        fed: Federation,
+        totals: Totals,
+        folder: RunFolder,
+        progress: Progress,
+        notes: Sequence[str] = (),
     ) -> None:
         self.config, self.fed, self.totals, self.folder, self.progress = config, fed, totals, folder, progress
-        self.status, self._engine = "failed", fed.engine.name
+        self.notes, self.status, self._engine = notes, "failed", fed.engine.name
 
     def run(self, command: bool, pictures: bool) -> None:
         """All rounds; `command`: whether a command line repeats the run; `pictures`: whether to draw some."""
@@ -88,6 +96,7 @@ class Loop:
             metrics=[metric.to_json() for metric in problem.metrics],
             started=datetime.now().astimezone().isoformat(timespec="seconds"),
             resumed_after=fed.t,
+            checksums={},
         )
         counts = problem.label_counts()
         if counts is not None:
@@ -96,7 +105,7 @@ class Loop:
         self.progress.start(title, config["rounds"], fed.t, problem.headline)
         self.folder.log(title)
         fed.engine.keep_logs(self.folder.path / "logs")
-        self.say(fed.advice)
+        self.say([*self.notes, *fed.advice])
         fed.watch = self.progress.watch
 
     def rounds(self, stopped: threading.Event) -> None:
@@ -139,6 +148,7 @@ class Loop:
     def save(self) -> None:
         """Write a checkpoint and remove the oldest ones."""
         t = self.fed.t
+        self.folder.sync()
         self.folder.flush_clients(t)
         state = checkpoints.Checkpoint(t, self.fed.state(), dict(vars(self.totals)), self.config)
         checkpoints.save(self.folder.checkpoint_path(t), state)
@@ -182,10 +192,14 @@ class Loop:
         self.fed.engine.close()
         self.folder.close()
         self.folder.log(f"{self.status} after round {self.fed.t}")
-        seconds = round(self.totals.seconds, 3)
         try:
             self.folder.update_manifest(
-                status=self.status, rounds=self.fed.t, seconds=seconds, wall=round(wall, 3), engine=self.engine_record()
+                status=self.status,
+                rounds=self.fed.t,
+                seconds=round(self.totals.seconds, 3),
+                wall=round(wall, 3),
+                engine=self.engine_record(),
+                checksums=self.folder.checksums() if self.status == "done" else {},
             )
         except ArnoError:
             if self.status == "done":  # else another error is being raised

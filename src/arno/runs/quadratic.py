@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,7 +19,9 @@ from ..config.settings import parse
 from ..errors import ArnoError, unknown
 from ..pictures.figure import COLOURS, figure
 from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
-from ..records.folder import RunFolder, write_parquet
+from ..records import metrics
+from ..records.clients import write_parquet
+from ..records.folder import RunFolder
 from ..records.lock import writing
 from ..tracking.follow import Tracking, asked
 from ..version import __version__
@@ -143,7 +144,7 @@ def _simulated(folder: RunFolder, study: Study, track: Any) -> Simulation:
     folder.update_manifest(
         status="done", rounds=study.epochs, best_round=study.epochs, seconds=round(seconds, 4),
         wall=round(perf_counter() - began, 3), data_fingerprint=digest.hexdigest(),
-        picks=simulation.picks.tolist(), **simulation.skew,
+        checksums=folder.checksums(), picks=simulation.picks.tolist(), **simulation.skew,
     )  # fmt: skip
     for line in tracking.finish():
         print(line)
@@ -159,9 +160,9 @@ def write(folder: RunFolder, s: Simulation) -> None:
     columns |= {"rho": s.rho, "rho_star": s.rho_star} if len(s.rho) else {}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     text = "".join(
-        json.dumps({"round": t, **dict(zip(columns, row, strict=True))}) + "\n" for t, row in enumerate(rows, 1)
+        metrics.line({"round": t, **dict(zip(columns, row, strict=True))}) for t, row in enumerate(rows, 1)
     )
-    folder.write_text("metrics.jsonl", text)
+    folder.write_text(metrics.NAME, text)
     rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
     columns = {"round": rounds, "client": s.chosen.ravel()}
     arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]

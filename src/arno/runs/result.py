@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.metric import Metric
-from ..records import metrics
+from ..records import clients
 from ..records.folder import RunFolder
 from .trust import check
 
@@ -44,7 +44,7 @@ class RunResult:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """`metrics.jsonl`, what each round recorded."""
-        return metrics.read(self.path)
+        return self.folder.rows()
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -63,7 +63,7 @@ class RunResult:
         """`clients.parquet`, one row per client and round; of an unfinished run, what it has saved."""
         import pandas as pd
 
-        pieces = [pd.read_parquet(piece) for piece in self.folder.client_records()]
+        pieces = [clients.load(piece).to_pandas() for piece in self.folder.client_records()]
         return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])
 
     @cached_property
@@ -72,7 +72,7 @@ class RunResult:
         import numpy as np
 
         path = self.path / "counts.npy"
-        return np.load(path) if path.exists() else None
+        return np.load(self.folder.verified(path.name)) if path.exists() else None
 
     @cached_property
     def final(self) -> Tensor:
@@ -103,4 +103,4 @@ class RunResult:
     def _vector(self, name: str) -> Tensor:
         from ..records.checkpoint import read_tensors
 
-        return read_tensors(self.path / f"{name}.safetensors")[0]["w"]
+        return read_tensors(self.folder.verified(f"{name}.safetensors"))[0]["w"]

@@ -14,6 +14,7 @@ from ..errors import ArnoError
 from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder
 from ..records.lock import writing
+from ..records.whole import newest, recover_manifest, verify
 from ..tracking.follow import asked
 from . import load
 from .earlier import refuse_order
@@ -70,11 +71,12 @@ def resume(
         saved = folder.saved()
         if not saved:
             _refuse_changes(before, config)
+            notes = recover_manifest(folder)
             folder.rewind(-1)
-            return _execute(config, progress or Quiet(), parts, folder, None, pictures)
+            return _execute(config, progress or Quiet(), parts, folder, None, pictures, notes=notes)
         if previous and len(saved) < 2:
             raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
-        loaded = checkpoints.load(saved[-2 if previous else -1])
+        loaded, notes = newest(folder, previous)
         if not trust:
             check(folder.path, loaded.config, allowed)
         _refuse_changes(configs.current(loaded.config), config)
@@ -83,7 +85,9 @@ def resume(
         if config["rounds"] < loaded.round:
             done = f"{loaded.round} rounds are done, and none is undone"
             raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
-        return _execute(config, progress or Quiet(), parts, folder, loaded, pictures)
+        verify(folder, loaded)
+        notes += recover_manifest(folder)
+        return _execute(config, progress or Quiet(), parts, folder, loaded, pictures, notes=notes)
 
 
 def execute(
@@ -108,14 +112,19 @@ def _execute(
     saved: checkpoints.Checkpoint | None,
     pictures: bool,
     new: bool = False,
+    notes: Sequence[str] = (),
 ) -> RunResult:
-    """Run or continue a configuration in a folder that this process may write; `saved`: where to continue from."""
+    """Run or continue a configuration in a folder that this process may write.
+
+    saved: where to continue from. notes: what the user must know of the folder.
+    """
     if new:
         folder.refuse_used()
     asked(config["track"])
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
         load.begin(fed, config)
+    totals.first = fed.t + 1
     if new:
         folder.create(config)
         note(folder.path, config)
@@ -126,7 +135,7 @@ def _execute(
         totals = Totals(**saved.run)
         folder.rewind(saved.round)
         folder.write_config(config)
-    Loop(config, fed, totals, folder, progress).run(command=parts is None, pictures=pictures)
+    Loop(config, fed, totals, folder, progress, notes).run(command=parts is None, pictures=pictures)
     return RunResult(folder.path)
 
 

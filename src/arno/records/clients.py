@@ -1,0 +1,106 @@
+"""The rows of the clients: a Parquet file per checkpoint, whose name holds its checksum, and one file at the end."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArnoError
+from . import disk
+from .damage import checksum, damaged
+
+#: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
+PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
+
+
+def pieces(checkpoints: Path) -> list[Path]:
+    """The files of the checkpoints, oldest first."""
+    found = [path for path in checkpoints.glob("clients-*.parquet") if PIECE.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (number(path), path.name))
+
+
+def number(piece: Path) -> int:
+    """The round after which a piece was written.
+
+    >>> number(Path("clients-00000010-1a2b3c4d.parquet"))
+    10
+    """
+    found = PIECE.fullmatch(piece.name)
+    assert found is not None
+    return int(found[1])
+
+
+def write_piece(columns: dict[str, list[Any]], checkpoints: Path, t: int) -> None:
+    """Write the rows up to round `t`; the file is on the disk before the checkpoint is."""
+    import pyarrow as pa
+
+    data = _encoded(pa.table({name: _column(values) for name, values in columns.items()}), checkpoints)
+    _write(checkpoints / f"clients-{t:08d}-{checksum(data)}.parquet", data, sync=True)
+
+
+def write_parquet(table: Any, path: Path) -> None:
+    """Write a table completely or not at all."""
+    _write(path, _encoded(table, path))
+
+
+def load(path: Path, columns: list[str] | None = None) -> Any:
+    """The table of a file; refuses a damaged one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    named = PIECE.fullmatch(path.name)
+    folder = path.parent.parent if named else path.parent
+    try:
+        data = path.read_bytes()
+        if named and named[2] not in (None, checksum(data)):
+            raise damaged(path, "is damaged: its checksum does not match", folder)
+        return pq.ParquetFile(BytesIO(data)).read(columns)  # `read_table` would import pandas
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise damaged(path, f"cannot be read ({str(error).splitlines()[0][:200]})", folder) from error
+
+
+def rounds(piece: Path) -> dict[int, int]:
+    """The rounds in a piece, and how many rows each has."""
+    import numpy as np
+
+    table = load(piece, ["round"] if "-" in piece.stem[8:] else None)
+    if "round" not in table.column_names:
+        raise damaged(piece, "has no column round", piece.parent.parent)
+    values, counts = np.unique(table.column("round").to_numpy(), return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _encoded(table: Any, path: Path) -> bytes:
+    import pyarrow.parquet as pq
+
+    file = BytesIO()
+    try:
+        pq.write_table(table, file)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    return file.getvalue()
+
+
+def _write(path: Path, data: bytes, sync: bool = False) -> None:
+    try:
+        disk.write(path, data, sync)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> ArnoError:
+    return ArnoError(f"cannot write {path}", str(error.strerror or error), "free some space, then arno resume")
+
+
+def _column(values: list[Any]) -> Any:
+    """A column of a table. Numbers avoid Arrow's own conversion: it imports pandas, which takes longer than saving."""
+    import numpy as np
+    import pyarrow as pa
+
+    plain = values and isinstance(values[0], int | float)  # lists may differ in length
+    array = np.asarray(values) if plain else None
+    if array is None or array.dtype.kind not in "if":
+        return pa.array(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(array)])

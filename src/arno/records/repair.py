@@ -1,0 +1,245 @@
+"""`arno repair`: rebuild what can be rebuilt of a damaged run.
+
+A file that is replaced stays beside the new one, with the suffix `.damaged`. Rounds whose records are lost are not
+invented: the run goes back to the newest checkpoint before them, and `arno resume` computes them again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ..config import settings as configs
+from ..errors import ArnoError
+from . import checkpoint as checkpoints
+from . import clients, disk, metrics
+from .checkpoint import Checkpoint
+from .damage import Damaged, checksum
+from .folder import PREVIOUS, RunFolder
+from .whole import LOST, verify_clients, verify_rounds
+
+
+def repair(path: Path) -> list[str]:
+    """Repair the run in a folder; returns what was done, a line each, none if nothing was damaged."""
+    folder = RunFolder(path)
+    if not (folder.checkpoints.is_dir() or (path / "manifest.json").exists() or (path / PREVIOUS).exists()):
+        raise ArnoError(f"{path}", "is no run", "give the folder that arno run printed last")
+    return Repair(folder).run()
+
+
+class Repair:
+    """The repair of a run. saved: its checkpoints that are whole, oldest first. done: what was done."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self.path = folder, folder.path
+        self.saved: list[Checkpoint] = []
+        self.done: list[str] = []
+
+    def run(self) -> list[str]:
+        """Repair every file."""
+        self.checkpoints()
+        self.config()
+        self.manifest()
+        self.records()
+        self.clients()
+        self.results()
+        return self.done
+
+    def checkpoints(self) -> None:
+        """Set damaged checkpoints aside."""
+        for path in self.folder.saved():
+            try:
+                self.saved.append(checkpoints.load(path))
+            except Damaged as error:
+                self.aside(path, error.args[1])
+        if self.done and not self.saved:
+            self.done.append("no checkpoint is left: arno resume computes all rounds again")
+
+    def config(self) -> None:
+        """Rebuild the configuration from the newest checkpoint, or from the command in the manifest."""
+        path = self.path / "config.yaml"
+        try:
+            configs.current(self.folder.config())
+            return
+        except ArnoError as error:
+            reason = str(error.args[1]) if path.exists() else "is missing"
+        found = self.saved[-1].config if self.saved else self.commanded()
+        if found is None:
+            rule = f"{reason}, and neither a checkpoint nor the manifest holds the configuration"
+            raise ArnoError(f"{path}", rule, "start the run again with another out=")
+        self.aside(path, reason)
+        self.folder.write_config(found)
+        self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
+
+    def commanded(self) -> dict[str, Any] | None:
+        """The configuration of the command in the manifest; None if there is none."""
+        for name in ("manifest.json", PREVIOUS):
+            try:
+                words = shlex.split(self.folder.manifest(name)["command"] or "")
+                if words[:2] == ["arno", "run"]:
+                    return configs.plain(configs.compose(words[2:]))
+            except (ArnoError, KeyError, ValueError):
+                continue
+        return None
+
+    def manifest(self) -> None:
+        """Rebuild the manifest from the one before its last change, or from the configuration."""
+        path = self.path / "manifest.json"
+        try:
+            self.folder.manifest()
+            return
+        except Damaged as error:
+            reason = str(error.args[1]) if path.exists() else "is missing"
+        self.aside(path, reason)
+        try:
+            values, source = self.folder.manifest(PREVIOUS), "the one before its last change"
+        except Damaged:
+            config = self.folder.config()
+            values, source = {"seed": config.get("seed")}, "the configuration"
+        rounds = {"rounds": self.saved[-1].round} if self.saved else {}
+        self.folder.update_manifest(**({"status": "interrupted"} | values | {"status": "interrupted"} | rounds))
+        self.done.append(f"manifest.json was rebuilt from {source}; arno resume completes it")
+
+    def records(self) -> None:
+        """Remove what is damaged in the records, and go back to a checkpoint before it."""
+        path = self.path / metrics.NAME
+        try:
+            if self.saved:
+                verify_rounds(self.folder, self.saved[-1])
+            self.folder.rows()
+            return
+        except Damaged as error:
+            reason = f"{error.args[0]} {error.args[1]}"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        once = list(dict.fromkeys(lines))
+        if path.exists():
+            self.aside(path, reason)
+        self.folder.write_bytes(metrics.NAME, b"".join(once), sync=True)
+        self.folder.write_bytes(metrics.NAME, metrics.up_to(self.path, self.last()), sync=True)
+        if len(once) < len(lines):
+            self.done.append(f"{len(lines) - len(once)} lines of {metrics.NAME} that were there twice were removed")
+        while self.saved:
+            try:
+                verify_rounds(self.folder, self.saved[-1])
+                break
+            except Damaged:
+                self.back(self.saved[-2].round if len(self.saved) > 1 else -1)
+        self.unfinished()
+
+    def last(self) -> int:
+        """The last round that the records may hold."""
+        manifest = self.folder.manifest()
+        done = manifest.get("status") == "done" and self.saved
+        return self.saved[-1].round if done else 2**62
+
+    def clients(self) -> None:
+        """Go back to a checkpoint before damaged rows of the clients; if none is kept, do without these rows."""
+        while self.saved:
+            saved = self.saved[-1]
+            try:
+                verify_clients(self.folder, saved.round, verify_rounds(self.folder, saved))
+                return
+            except Damaged as error:
+                before = self.whole_before()
+                if before is None:
+                    self.drop_clients(saved, f"{error.args[0]} {error.args[1]}")
+                    return
+                self.done.append(f"{error.args[0]} {error.args[1]}")
+                self.back(before)
+                self.unfinished()
+
+    def whole_before(self) -> int | None:
+        """The newest earlier checkpoint up to which the rows of the clients are whole."""
+        for saved in reversed(self.saved[:-1]):
+            try:
+                verify_clients(self.folder, saved.round, verify_rounds(self.folder, saved))
+                return saved.round
+            except Damaged:
+                continue
+        return None
+
+    def drop_clients(self, saved: Checkpoint, reason: str) -> None:
+        """Set damaged pieces aside and note in the manifest which rounds have no rows of their clients now."""
+        counts, found = verify_rounds(self.folder, saved), dict[int, int]()
+        for piece in clients.pieces(self.folder.checkpoints):
+            if clients.number(piece) > saved.round:
+                continue
+            try:
+                rounds = clients.rounds(piece)
+            except Damaged as error:
+                self.aside(piece, error.args[1])
+                continue
+            if any(number in found or counts.get(number, 0) != count for number, count in rounds.items()):
+                self.aside(piece, "holds other rows than the rounds have")
+            else:
+                found |= rounds
+        lost = spans([number for number, count in counts.items() if found.get(number, 0) != count])
+        self.folder.update_manifest(**{LOST: lost})
+        text = ", ".join(f"{first} to {last}" for first, last in lost)
+        self.done.append(f"{reason}; no checkpoint before them is kept")
+        self.done.append(f"the rows of the clients of rounds {text} are lost; models and scores are not affected")
+        self.merge()
+
+    def results(self) -> None:
+        """Rebuild what a finished run wrote at its end, or leave it to `arno resume`."""
+        manifest = self.folder.manifest()
+        for name, known in (manifest.get("checksums") or {}).items():
+            path = self.path / name
+            if path.is_file() and checksum(path.read_bytes()) == known:
+                continue
+            self.aside(path, "is damaged: its checksum does not match" if path.exists() else "is missing")
+            if name == "clients.parquet" and clients.pieces(self.folder.checkpoints):
+                self.merge()
+            else:
+                self.done.append(f"arno resume writes {name} again")
+                self.unfinished()
+
+    def merge(self) -> None:
+        """Write `clients.parquet` of a finished run again from its pieces."""
+        if self.folder.manifest().get("status") == "done":
+            self.folder.merge_clients()
+            self.folder.update_manifest(checksums=self.folder.manifest()["checksums"] | self.folder.checksums())
+            self.done.append("clients.parquet was rebuilt from the pieces in checkpoints")
+
+    def back(self, t: int) -> None:
+        """Go back to the checkpoint after round `t`; −1: to the beginning."""
+        for path in self.folder.after(t):
+            self.aside(path, "lies after the damage")
+        self.saved = [saved for saved in self.saved if saved.round <= t]
+        kept = self.path / metrics.NAME
+        text, cut = kept.read_bytes(), metrics.up_to(self.path, t)
+        if len(cut) < len(text):
+            self.aside(kept, f"holds rounds after round {max(t, 0)}, which will be computed again")
+            self.folder.write_bytes(metrics.NAME, cut, sync=True)
+        if (self.path / "clients.parquet").exists():
+            self.aside(self.path / "clients.parquet", "holds rounds that will be computed again")
+        where = (
+            f"to the checkpoint after round {t}" if self.saved else "to the beginning: no checkpoint before it is kept"
+        )
+        self.done.append(f"the run went back {where}")
+
+    def unfinished(self) -> None:
+        """Note that the run is not done any more."""
+        rounds = {"rounds": self.saved[-1].round} if self.saved else {}
+        self.folder.update_manifest(status="interrupted", checksums={}, **rounds)
+
+    def aside(self, path: Path, reason: str) -> None:
+        """Rename a file to `….damaged` and say so; nothing if it is missing."""
+        if path.exists():
+            self.done.append(f"{path.relative_to(self.path)} {reason}: kept as {disk.set_aside(path).name}")
+
+
+def spans(numbers: list[int]) -> list[list[int]]:
+    """The first and the last number of every gapless stretch.
+
+    >>> spans([1, 2, 3, 7, 9, 10])
+    [[1, 3], [7, 7], [9, 10]]
+    """
+    out: list[list[int]] = []
+    for number in numbers:
+        if out and number == out[-1][1] + 1:
+            out[-1][1] = number
+        else:
+            out.append([number, number])
+    return out

@@ -1,0 +1,95 @@
+"""Whether the history of a run is whole. It is verified before a run continues: nothing is trained on a damaged one."""
+
+from __future__ import annotations
+
+from ..errors import ArnoError
+from . import checkpoint as checkpoints
+from . import clients, disk, metrics
+from .checkpoint import Checkpoint
+from .damage import Damaged, damaged
+from .folder import PREVIOUS, RunFolder
+
+#: In the manifest: the first and the last round of every gap in the rows of the clients that a repair left.
+LOST = "lost_client_rows"
+
+
+def newest(folder: RunFolder, previous: bool = False) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that is not damaged, and a line for every damaged one after it.
+
+    previous: without the last file, damaged or not.
+    """
+    found, notes = folder.saved(), list[str]()
+    for path in reversed(found[:-1] if previous else found):
+        try:
+            return checkpoints.load(path), notes
+        except Damaged as error:
+            notes.append(f"warning: {path} {error.args[1]}; the run continues from the checkpoint before it")
+    raise damaged(folder.checkpoints, "no checkpoint can be read", folder.path)
+
+
+def verify(folder: RunFolder, saved: Checkpoint) -> None:
+    """Refuse a run in which a round up to the checkpoint is missing, damaged or recorded twice."""
+    verify_clients(folder, saved.round, verify_rounds(folder, saved))
+
+
+def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:
+    """The rounds up to the checkpoint, each with its number of clients; refused unless each is there once, in order."""
+    path, t, counts = folder.path / metrics.NAME, saved.round, dict[int, int]()
+    first = saved.run.get("first")
+    if first is not None and first > t:
+        return counts
+    for row in metrics.Reader(path).rows():
+        allowed = (first,) if first is not None else () if saved.config.get("load") else (0, 1)
+        if not counts and allowed and row["round"] not in allowed:
+            raise damaged(f"{path}, line 1", f"holds round {row['round']}, not round {allowed[-1]}", folder.path)
+        counts[row["round"]] = row.get("clients", 0)
+        if row["round"] >= t:
+            break
+    last = max(counts, default=None)
+    if last != t:
+        rule = f"it holds no round {t}, after which {folder.checkpoint_path(t).name} was saved" + (
+            f"; its last complete line is of round {last}" if last is not None else ""
+        )
+        raise damaged(path, rule, folder.path)
+    return counts
+
+
+def verify_clients(folder: RunFolder, t: int, counts: dict[int, int]) -> None:
+    """Refuse rows of the clients, up to the checkpoint after round `t`, that are damaged or not those of the rounds."""
+    found: dict[int, int] = {}
+    for piece in clients.pieces(folder.checkpoints):
+        if clients.number(piece) <= t:
+            for number, count in clients.rounds(piece).items():
+                found[number] = found.get(number, 0) + count
+    for number in sorted(found.keys() | counts.keys()):
+        rows, took_part = found.get(number, 0), counts.get(number, 0)
+        if rows != took_part and not _lost(folder, number):
+            rule = f"hold {rows} rows of round {number}, in which {took_part} clients took part"
+            raise damaged(f"{folder.checkpoints}/clients-*.parquet", rule, folder.path)
+
+
+def recover_manifest(folder: RunFolder) -> list[str]:
+    """Put the manifest before the last change in the place of a damaged one; a line for the user if that was needed."""
+    path = folder.path / "manifest.json"
+    try:
+        folder.manifest()
+    except Damaged as error:
+        reason = f"warning: {path} {error.args[1]}"
+    else:
+        return []
+    if path.exists():
+        disk.set_aside(path)
+    elif not (folder.path / PREVIOUS).exists() and not folder.saved():
+        return []  # the run was killed before it wrote its first manifest
+    try:
+        folder.update_manifest(**folder.manifest(PREVIOUS))
+    except Damaged:
+        return [f"{reason}; it is written again, and whether the data are those of the run's begin is not known"]
+    return [f"{reason}; the one before it is used"]
+
+
+def _lost(folder: RunFolder, number: int) -> bool:
+    try:
+        return any(first <= number <= last for first, last in folder.manifest().get(LOST, []))
+    except (ArnoError, TypeError, ValueError):
+        return False
