@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from arno.data import Partition, partitions
+from arno.config.build import split
+from arno.config.settings import compose, current, plain
+from arno.data import Partition, partitions, split_validation
 from arno.data.partition import as_partition
 from arno.errors import ArnoError
 
@@ -53,7 +56,7 @@ def test_the_seed_decides(config):
 
 
 def test_every_partition_is_tested_here():
-    assert {c["kind"] for c in COMPLETE} | {"replace", "file"} == set(partitions.names())
+    assert {c["kind"] for c in COMPLETE} | {"replace", "file", "natural"} == set(partitions.names())
 
 
 def test_dirichlet_goes_from_one_class_each_to_iid():
@@ -194,6 +197,120 @@ def write(tmp_path, rows):
 def test_a_partition_from_a_file(tmp_path):
     partition = partitions.build(write(tmp_path, [[5, 3], [0], [1, 2, 9]]), Y, 3, 0)
     assert [partition[k].tolist() for k in range(3)] == [[5, 3], [0], [1, 2, 9]]
+    assert partition.names is None
+
+
+def test_a_partition_from_a_file_with_names(tmp_path):
+    partition = partitions.build(write(tmp_path, {"rome": [5, 3], "bern": [0]}), Y, None, 0)
+    assert [partition[k].tolist() for k in range(2)] == [[5, 3], [0]]
+    assert partition.names == ("rome", "bern")
+
+
+def rows_of(y, k: int) -> list[int]:
+    return np.flatnonzero(y == k).tolist()
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """400 samples of 4 classes in an .npz file with test data, and the same without; client k holds class k."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 4, 400)
+    x = random.normal(size=(400, 3)).astype(np.float32)
+    np.savez(tmp_path / "with.npz", x=x, y=y, x_test=x[:40], y_test=y[:40])
+    np.savez(tmp_path / "without.npz", x=x, y=y)
+    return y, write(tmp_path, [rows_of(y, k) for k in range(4)])["path"]
+
+
+def counted(path, who: str, *more: str):
+    words = ["data=npz", f"data.path={path}", "partition=file", f"partition.path={who}", *more]
+    dataset, train, held, partition = split(plain(compose(words)))
+    return dataset, train, held, partition, partition.label_counts(dataset.y[train], 4)
+
+
+@pytest.mark.parametrize("name", ["with", "without"])
+def test_a_file_addresses_the_data_as_given(tmp_path, labelled, name):
+    y, who = labelled
+    dataset, _, held, _, counts = counted(tmp_path / f"{name}.npz", who)
+    assert torch.equal(counts, counts.diag().diag()), "client k holds class k alone"
+    assert len(held) == round(0.1 * len(dataset.y))
+    assert counts.sum() + len(held) == len(dataset.y)
+    inside = torch.bincount(dataset.y[held], minlength=4) / torch.bincount(dataset.y, minlength=4)
+    assert inside.sub(0.1).abs().max() < 0.02, "validation samples are taken inside each client"
+    given = np.arange(400) if dataset.rows is None else dataset.rows.numpy()
+    assert np.array_equal(y[given], dataset.y)
+
+
+def test_samples_that_no_client_has_are_not_used(tmp_path, labelled):
+    y, _ = labelled
+    who = write(tmp_path, [rows_of(y, k)[:20] for k in range(4)])["path"]
+    _, train, held, _, counts = counted(tmp_path / "with.npz", who, "data.val=0.25")
+    assert counts.tolist() == (15 * torch.eye(4, dtype=torch.int64)).tolist()
+    assert sorted([*train.tolist(), *held.tolist()]) == sorted(i for k in range(4) for i in rows_of(y, k)[:20])
+
+
+def test_a_client_of_test_samples_alone_is_an_error(tmp_path, labelled):
+    _, who = labelled
+    dataset = counted(tmp_path / "without.npz", who)[0]
+    tested = sorted({*range(400)} - {*dataset.rows.tolist()})
+    who = write(tmp_path, [tested[:3], dataset.rows[:50].tolist()])["path"]
+    with pytest.raises(ArnoError, match="client 0: its 3 samples are all test samples or were left out"):
+        counted(tmp_path / "without.npz", who)
+
+
+def test_without_validation_the_order_of_the_file_is_kept(tmp_path, labelled):
+    who = write(tmp_path, [[7, 3, 5], [2, 0]])["path"]
+    _, train, _, partition, _ = counted(tmp_path / "with.npz", who, "data.val=0")
+    assert [train[partition[k]].tolist() for k in range(2)] == [[7, 3, 5], [2, 0]]
+
+
+def test_a_run_of_release_0_1_keeps_the_meaning_of_its_file(tmp_path, labelled):
+    y, _ = labelled
+    who = write(tmp_path, [[0, 1, 2], [3, 4]])["path"]
+    old = {"method": {"kind": "fedavg"}, "problem": {"kind": "classification"}, "clients": 2}
+    old |= {"data": {"kind": "npz", "path": str(tmp_path / "with.npz")}, "partition": {"kind": "file", "path": who}}
+    _, train, _, partition = split(current(old))
+    assert torch.equal(train, split_validation(y, 0.1, 0)[0])
+    assert [partition[k].tolist() for k in range(2)] == [[0, 1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_split_files_of_fedrcl_are_read_as_they_are(tmp_path, labelled, packed):
+    """A Python dictionary from client to sample numbers, in any order of the clients, compressed."""
+    y, _ = labelled
+    shuffled = np.random.default_rng(1).permutation(400).reshape(8, 50)
+    text = str({k: shuffled[k].tolist() for k in (0, 2, 1, 3, 4, 5, 7, 6)}).encode()
+    path = tmp_path / f"dirichlet0.3_clients8.txt{'.gz' * packed}"
+    path.write_bytes(gzip.compress(text) if packed else text)
+    *_, partition, counts = counted(tmp_path / "with.npz", str(path), "data.val=0")
+    by_hand = [np.bincount(y[rows], minlength=4).tolist() for rows in shuffled]
+    assert counts.tolist() == by_hand
+    assert partition.names is None
+
+
+def test_the_published_split_files_of_fedrcl(shared):
+    folder = shared / "fedrcl-splits"
+    if not folder.is_dir():
+        pytest.skip("the split files of FedRCL are not here")
+    for path in sorted(folder.glob("*.gz")):
+        partition = partitions.build({"kind": "file", "path": str(path)}, torch.zeros(50_000), None, 0)
+        assert partition.sizes.tolist() == [500] * 100
+        assert len(partition.indices.unique()) == 50_000
+
+
+def test_compressed_text_that_is_too_large_is_refused(tmp_path):
+    path = tmp_path / "bomb.txt.gz"
+    path.write_bytes(gzip.compress(b" " * (65 * 2**20)))
+    with pytest.raises(ArnoError, match="at most"):
+        partitions.build({"kind": "file", "path": str(path)}, Y, 2, 0)
+    path.write_bytes(gzip.compress(b"{0: [1]}")[:-6])
+    with pytest.raises(ArnoError, match="cannot be read"):
+        partitions.build({"kind": "file", "path": str(path)}, Y, 2, 0)
+
+
+def test_natural_gives_clients_the_samples_that_the_data_say():
+    partition = partitions.build({"kind": "natural"}, Y, None, 0)
+    for k in range(10):
+        assert partition[k].tolist() == rows_of(Y.numpy(), k)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +324,9 @@ def test_a_partition_from_a_file(tmp_path):
         ([[0, 0], [1]], "client 0 .* twice"),
         ([[0], []], "client 1 .* no samples"),
         ([[0]], "lists for 1 clients, the run has 2; set clients=1"),
-        ({"0": [1]}, "list of lists"),
+        ({"0": [1]}, "lists for 1 clients, the run has 2; set clients=1"),
+        ({"a": [1], "b": 2}, "a list of sample numbers per client"),
+        ("{0: [1], 1: __import__('os')}", "cannot be read"),
         ("[[0], [1", "JSON"),
     ],
 )

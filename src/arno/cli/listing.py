@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,14 @@ from rich.table import Table
 from ..config.settings import written
 from ..errors import ArnoError
 from ..registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..data.partition import Partition
+
+#: The table of named clients has at most so many rows, and a column per stratum if there are at most so many.
+CLIENTS, STRATA = 40, 12
 
 
 def show_methods() -> None:
@@ -78,6 +87,18 @@ def show_data() -> None:
     console.print("every data set also has data.val: the share or number of samples held out for validation")
 
 
+def show_clients(console: Console, partition: Partition, strata: Tensor, names: Sequence[str]) -> None:
+    """Print how many training samples of each stratum each named client has; of many clients only the first."""
+    counts = partition.label_counts(strata, len(names)).tolist()
+    shown = names if len(names) <= STRATA else ()
+    table = Table("client", "samples", *(escape(name) for name in shown))
+    for name, row in list(zip(partition.names or (), counts, strict=True))[:CLIENTS]:
+        table.add_row(escape(name), str(sum(row)), *(map(str, row) if shown else ()))
+    console.print(table)
+    if len(partition) > CLIENTS:
+        console.print(f"the first {CLIENTS} of {len(partition):,} clients", highlight=False)
+
+
 def show_partition(overrides: Sequence[str], path: Path) -> None:
     """Print numbers about a partition and draw it."""
     from ..config.build import split
@@ -96,6 +117,10 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
     for name, value in summary(partition, strata, names, kind).items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
+    for line in dataset.notes:
+        console.print(escape(line), highlight=False)
+    if partition.names is not None:
+        show_clients(console, partition, strata, names)
     try:
         draw_partition(partition, strata, names, path, label="" if dataset.n_classes else "target (deciles)")
     except (OSError, ValueError) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
 from ..core.part import Part
 from ..core.work import SGD
-from ..data.dataset import Dataset, load, split_validation
+from ..data.dataset import Dataset, load, shortened, split_inside, split_validation
 from ..data.partition import Partition, as_partition
 from ..errors import ArnoError
 from ..problems.quadratic import Quadratic
@@ -22,6 +23,7 @@ from ..quadratic import draw
 from ..registry import Registry
 from ..tasks.task import Task
 from .custom import make, refuse_signature, refuse_undeclared, try_out
+from .settings import registry
 
 problems = Registry("problem", "arno.config.build")
 
@@ -84,6 +86,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
         dtype=getattr(torch, config["dtype"]),
         seed=config["seed"],
     )
+    problem.client_names, problem.notes = partition.names, dataset.notes
     if "custom" in (config["model"]["kind"], config["task"]["kind"]):
         try_out(problem)
     return problem
@@ -108,13 +111,44 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])
     val = chosen.pop("val", None)
+    if chosen.get("numbers", True) is None and config["task"]["kind"] in ("classification", "regression"):
+        chosen["numbers"] = config["task"]["kind"] == "regression"
     refuse_signature("data", chosen)
     dataset = load(chosen, config["seed"])
-    strata = dataset.strata()
-    train, held_out = split_validation(strata, dataset.val if val is None else val, config["seed"])
-    clients = config["clients"]
-    made = make("partition", config["partition"], object, strata.index_select(0, train), clients, config["seed"])
-    return dataset, train, held_out, as_partition(made, config["partition"]["kind"], len(train), clients)
+    strata, clients, seed, given = dataset.strata(), config["clients"], config["seed"], config["partition"]
+    share = dataset.val if val is None else val
+    if registry("partition").info(given["kind"]).get("of") and not given.get("after_validation"):
+        partition = whole(dataset, given, clients, seed)
+        train, held_out = split_inside(partition.owners(len(dataset.y)), strata, share, seed)
+        return dataset, train, held_out, partition.among(train)
+    train, held_out = split_validation(strata, share, seed)
+    made = make("partition", given, object, strata.index_select(0, train), clients, seed)
+    return dataset, train, held_out, as_partition(made, given["kind"], len(train), clients)
+
+
+def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed: int) -> Partition:
+    """The partition of all training samples, before the validation split: the clients of the data, or those of a file.
+
+    A file addresses the samples as they were given. Samples that are test data or were left out belong to no client.
+    """
+    if registry("partition").info(given["kind"])["of"] == "clients":
+        if dataset.client is None:
+            remedy = "use partition=dirichlet, or name the column of a table: data=table data.client=hospital"
+            raise ArnoError("partition=natural", f"{dataset.name} does not say which sample is whose", remedy)
+        if clients not in (None, len(dataset.clients)):
+            rule = f"the data name {len(dataset.clients)} clients ({shortened(dataset.clients)})"
+            raise ArnoError(f"clients = {clients}", rule, "leave out clients=, or use partition=dirichlet")
+        return replace(make("partition", given, Partition, dataset.client, clients, seed), names=dataset.clients)
+    samples = len(dataset.y) if dataset.given is None else dataset.given
+    made = make("partition", given, Partition, torch.zeros(samples, dtype=torch.int64), clients, seed)
+    if dataset.rows is None:
+        return made
+    partition = made.among(dataset.rows)
+    if len(empty := (partition.sizes == 0).nonzero()):
+        k = int(empty[0])
+        rule = f"its {int(made.sizes[k])} samples are all test samples or were left out"
+        raise ArnoError(f"client {k if made.names is None else made.names[k]}", rule, "give it more samples")
+    return partition
 
 
 def method(config: dict[str, Any]) -> list[Part]:

@@ -30,6 +30,7 @@ def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **kno
         x_test, y_test = arrays["x_test"], arrays["y_test"]
     else:
         held_out = _test_rows(name, x, y, test)
+        known |= {"rows": torch.from_numpy(np.flatnonzero(~held_out)), "given": len(y)}
         x, y, x_test, y_test = x[~held_out], y[~held_out], x[held_out], y[held_out]
     known.setdefault("scale", 255.0 if x.dtype == np.uint8 else 1.0)
     known.setdefault("classes", tuple(map(str, arrays.get("classes", ()))))

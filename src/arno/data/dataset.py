@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from hashlib import blake2b
@@ -37,6 +37,12 @@ class Dataset:
         mean, std: of `x / scale` over the training data, per channel (or feature), or one value for all.
         scale: the largest raw value, 255 for images.
         val: the share of the training data that is held out for validation by default (`data.val`).
+        client: the number of the client of each training sample, `[n]` int64, if the data name their clients.
+        clients: their names; client i is `clients[i]`.
+        rows: the number of each training sample in the data as given, before test samples were split off or rows were
+            left out; None if these are 0, 1, …, n − 1. given: how many samples were given.
+        features: the name of each feature, if known.
+        notes: what was inferred when the data were read; a run prints and records these lines.
     """
 
     name: str
@@ -49,6 +55,12 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     scale: float = 255.0
     val: float = 0.1
+    client: Tensor | None = None
+    clients: tuple[str, ...] = ()
+    rows: Tensor | None = None
+    given: int | None = None
+    features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,6 +101,8 @@ class Dataset:
                 f"they hold 1 value or {channels} values (one per channel or feature), and std is positive",
                 "correct mean and std",
             )
+        if self.client is not None:
+            _check_clients(self.name, self.client, self.clients, len(self.y))
         return self
 
     def strata(self) -> Tensor:
@@ -110,20 +124,43 @@ class Dataset:
     @cached_property
     def _fingerprint(self) -> str:
         digest = blake2b(digest_size=16)
-        for tensor in (self.x, self.y, self.x_test, self.y_test):
+        clients = () if self.client is None else (self.client,)
+        for tensor in (self.x, self.y, self.x_test, self.y_test, *clients):
             array = np.ascontiguousarray(tensor.numpy())
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             digest.update(array.data.cast("B") if array.size else b"")
         return digest.hexdigest()
 
     def take(self, n: int, seed: int = 0) -> Dataset:
-        """The same data set with at most `n` training samples, strata in proportion; the test data do not change."""
+        """The same data set with at most `n` training samples, strata in proportion; the test data do not change.
+
+        If the data name their clients, samples are in proportion inside each client, and every client keeps one.
+        """
         if n < 1:
             raise ArnoError(f"data.limit = {n}", "at least one training sample must remain", "try data.limit=1000")
         if n >= len(self.y):
             return self
-        chosen = torch.from_numpy(stratified(self.strata(), n, numpy_stream(seed, "limit")))
-        return replace(self, x=self.x[chosen], y=self.y[chosen])
+        random = numpy_stream(seed, "limit")
+        if self.client is None:
+            chosen = torch.from_numpy(stratified(self.strata(), n, random))
+        elif n < len(self.clients):
+            rule = f"the data name {len(self.clients)} clients, and each of them keeps a sample"
+            raise ArnoError(f"data.limit = {n}", rule, f"try data.limit={10 * len(self.clients)}")
+        else:
+            left_out = held_inside(self.client, self.strata(), len(self.y) - n, random)
+            chosen = torch.from_numpy(np.flatnonzero(~left_out))
+        return self.select(chosen)
+
+    def select(self, chosen: Tensor) -> Dataset:
+        """The same data set with some of the training samples."""
+        return replace(
+            self,
+            x=self.x[chosen],
+            y=self.y[chosen],
+            client=None if self.client is None else self.client[chosen],
+            rows=chosen if self.rows is None else self.rows[chosen],
+            given=len(self.y) if self.given is None else self.given,
+        )
 
     def transform(self) -> Transform:
         """How batches of this data set are normalised and augmented."""
@@ -192,6 +229,31 @@ def _check_targets(what: str, y: Tensor, training: Tensor, classes: int) -> None
         )
 
 
+def _check_clients(name: str, client: Tensor, names: tuple[str, ...], samples: int) -> None:
+    """Refuse numbers of clients that do not fit the samples or the names."""
+    kind = f"the clients of {name}: {client.dtype} {list(client.shape)}".replace("torch.", "")
+    if client.dtype != torch.int64 or client.shape != (samples,):
+        raise ArnoError(kind, f"each of the {samples} training samples has one client, an int64", "correct client")
+    if len(set(names)) < len(names) or not all(isinstance(one, str) for one in names):
+        raise ArnoError(f"the clients of {name}", "their names are different strings", "correct clients")
+    low, high = int(client.min()), int(client.max())
+    if low < 0 or high >= len(names):
+        rule = f"there are names for 0 to {len(names) - 1}"
+        raise ArnoError(f"the clients of {name}: number {low if low < 0 else high}", rule, "name every client")
+    if len(empty := (torch.bincount(client, minlength=len(names)) == 0).nonzero()):
+        rule = "it has no training samples"
+        raise ArnoError(f"client {names[int(empty[0])]!r} of {name}", rule, "leave out its name, or give it some")
+
+
+def shortened(names: Sequence[str], most: int = 6) -> str:
+    """Names on one line, the first ones only if there are many.
+
+    >>> shortened(("a", "b", "c"), 2), shortened(("a", "b"))
+    ('a, b, … (3)', 'a, b')
+    """
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, … ({len(names):,})"
+
+
 def strata_of(y: Tensor) -> Tensor:
     """The stratum of every target: its label, or the decile of its (first) number; equal numbers share a decile.
 
@@ -231,6 +293,46 @@ def rank_in_class(labels: Ints, random: np.random.Generator) -> Ints:
     return rank
 
 
+def held_inside(
+    client: Labels, strata: Labels, count: int, random: np.random.Generator
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which samples are held out: about `count`, in proportion inside each client and each of its strata.
+
+    Every client keeps at least one sample, so there may be fewer than `count`.
+
+    >>> client, strata = np.repeat([0, 1], [10, 1]), np.zeros(11)
+    >>> held_inside(client, strata, 6, np.random.default_rng(0)).reshape(11)[:10].sum()
+    np.int64(6)
+    """
+    owner, labels = as_labels(client), as_labels(strata)
+    sizes = np.bincount(owner)
+    most, exact = np.maximum(sizes - 1, 0), sizes * (count / max(1, len(owner)))
+    quota = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
+    more = np.argsort(quota - exact, kind="stable")
+    more = more[quota[more] < most[more]]
+    quota[more[: max(0, count - int(quota.sum()))]] += 1
+    # Inside a client, a stratum with c samples puts them at the places 0.5/c, 1.5/c, …: the first ones are held out.
+    _, cell = np.unique(owner * (labels.max(initial=0) + 1) + labels, return_inverse=True)
+    place = (rank_in_class(cell, random) + 0.5) / np.bincount(cell)[cell]
+    order = np.lexsort((random.random(len(owner)), place, owner))
+    rank = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner[order]]
+    held = np.zeros(len(owner), dtype=bool)
+    held[order] = rank < quota[owner[order]]
+    return held
+
+
+def split_inside(client: Labels, strata: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Training and validation indices, the latter in proportion inside each client; every client keeps a sample.
+
+    client: the number of the client of each sample; samples of client −1 are in neither part.
+    """
+    owner = as_labels(client)
+    used = np.flatnonzero(owner >= 0)
+    count = _held_out(val, len(used))
+    held = held_inside(owner[used], as_labels(strata)[used], count, numpy_stream(seed, "validation"))
+    return torch.from_numpy(used[~held]), torch.from_numpy(used[held])
+
+
 def split_validation(y: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
     """Split samples into training and validation indices, every stratum in proportion.
 
@@ -244,16 +346,22 @@ def split_validation(y: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
     (80, 20)
     """
     n = len(y)
+    count = _held_out(val, n)
+    held_out = np.zeros(n, dtype=bool)
+    if count:
+        held_out[stratified(y, count, numpy_stream(seed, "validation"))] = True
+    return torch.from_numpy(np.flatnonzero(~held_out)), torch.from_numpy(np.flatnonzero(held_out))
+
+
+def _held_out(val: float, n: int) -> int:
+    """How many of `n` samples `data.val` holds out."""
     if not val >= 0 or (val >= 1 and val != int(val)):
         rule = "it must be a fraction in [0, 1) or a whole number of samples"
         raise ArnoError(f"data.val = {val}", rule, "try data.val=0.1")
     count = int(val) if val >= 1 else max(1, round(val * n)) if val > 0 else 0
     if count >= n:
         raise ArnoError(f"data.val = {val}", f"of {n} samples none would be left to train on", "try data.val=0.1")
-    held_out = np.zeros(n, dtype=bool)
-    if count:
-        held_out[stratified(y, count, numpy_stream(seed, "validation"))] = True
-    return torch.from_numpy(np.flatnonzero(~held_out)), torch.from_numpy(np.flatnonzero(held_out))
+    return count
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,21 @@
 Every factory takes the stratum of each training sample (its label; for a regression the decile of its target), the
 number of clients and the seed, and its own settings as keywords. Partitions are disjoint and complete (except
 `replace` and `file`), and no client is empty.
+
+`natural` and `file` divide the data as given, and validation samples are then taken inside each client
+(`of="clients"`, `of="rows"`). The number of clients follows from them if the user does not set it.
 """
 
 from __future__ import annotations
 
+import ast
+import gzip
 import json
-from collections.abc import Sequence
+import re
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +26,7 @@ from torch import Tensor
 
 from ..core.seeds import numpy_stream, stream
 from ..errors import ArnoError
+from ..limits import TEXT, read_text, regular, room
 from ..registry import Registry
 from .dataset import Ints, Labels, as_labels, rank_in_class
 
@@ -31,6 +40,7 @@ class Partition:
     Args:
         indices: the samples of all clients, one client after another (int64, or int32 to save memory).
         offsets: `[N + 1]`; client k has `indices[offsets[k]:offsets[k + 1]]`.
+        names: of the clients, if they have any.
 
     >>> two = Partition(torch.tensor([4, 5, 6]), torch.tensor([0, 1, 3]))
     >>> len(two), two[1].tolist(), two.sizes.tolist()
@@ -39,6 +49,7 @@ class Partition:
 
     indices: Tensor
     offsets: Tensor
+    names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -57,7 +68,26 @@ class Partition:
 
     def within(self, index: Tensor) -> Partition:
         """The same partition with other sample numbers: sample i becomes sample `index[i]`."""
-        return Partition(index[self.indices], self.offsets)
+        return changed(self, indices=index[self.indices])
+
+    def among(self, kept: Tensor) -> Partition:
+        """The same partition of the samples `kept` (ascending) alone: sample `kept[i]` becomes sample i.
+
+        >>> two = Partition(torch.tensor([4, 0, 6]), torch.tensor([0, 1, 3]))
+        >>> two.among(torch.tensor([4, 5, 6])).indices.tolist(), two.among(torch.tensor([4, 5, 6])).sizes.tolist()
+        ([0, 2], [1, 1])
+        """
+        place = torch.full((1 + int(max(self.indices.max(), kept.max())),), -1, dtype=torch.int64)
+        place[kept] = torch.arange(len(kept))
+        moved = place[self.indices.long()]
+        before = torch.cat([torch.zeros(1, dtype=torch.int64), (moved >= 0).cumsum(0)])
+        return changed(self, indices=moved[moved >= 0], offsets=before[self.offsets.long()])
+
+    def owners(self, samples: int) -> Tensor:
+        """The client of each sample, −1 for samples of no client."""
+        owner = torch.full((samples,), -1, dtype=torch.int64)
+        owner[self.indices.long()] = torch.repeat_interleave(torch.arange(len(self)), self.sizes)
+        return owner
 
     def lined_up(self, index: Tensor) -> tuple[Tensor, Partition]:
         """`index` sorted by client, and the partition of data in that order: a client's samples are then contiguous.
@@ -70,7 +100,8 @@ class Partition:
         """
         if torch.bincount(self.indices, minlength=1).max() > 1:
             return index, self
-        return index[self.indices], Partition(torch.arange(len(self.indices), dtype=self.indices.dtype), self.offsets)
+        places = torch.arange(len(self.indices), dtype=self.indices.dtype)
+        return index[self.indices], changed(self, indices=places)
 
     def label_counts(self, y: Labels, n_classes: int) -> Tensor:
         """How often each client has each class, `[N, n_classes]`."""
@@ -322,29 +353,80 @@ def replace(y: Labels, clients: int, seed: int, *, size: int = 20) -> Partition:
     return Partition(drawn, torch.arange(clients + 1) * size)
 
 
-@partitions.register("file")
-def file(y: Labels, clients: int, seed: int, *, path: str | None = None) -> Partition:
-    """A partition from a file: a JSON list with one list of sample indices per client.
+@partitions.register("natural", of="clients")
+def natural(y: Labels, clients: int | None, seed: int) -> Partition:
+    """Every client has the samples that the data say; the default if the data name their clients.
+
+    y: the number of the client of each sample.
+
+    >>> natural(torch.tensor([1, 0, 1]), None, seed=0).sizes.tolist()
+    [1, 2]
+    """
+    owner = as_labels(y)
+    return by_owner(owner, int(owner.max(initial=-1)) + 1)
+
+
+@partitions.register("file", of="rows")
+def file(
+    y: Labels, clients: int | None, seed: int, *, path: str | None = None, after_validation: bool = False
+) -> Partition:
+    """A partition from a file: the numbers of the samples of each client, in the data as given.
+
+    The file is JSON, `[[0, 2], [1, 3]]` or `{"bern": [0, 2], "rome": [1, 3]}`, or a Python dictionary
+    `{0: [0, 2], 1: [1, 3]}` as the split files of FedRCL; it may be compressed (.gz). Samples are numbered from 0 in
+    the order of the data, before test or validation samples are split off. Validation samples are taken inside each
+    client.
 
     Args:
-        path: the JSON file; no index may occur twice, samples may be left out.
+        path: the file; no number may occur twice, samples may be left out.
+        after_validation: the numbers address the training samples that remain after the validation split, as in
+            release 0.1.
     """
     if path is None:
         raise ArnoError("partition=file", "the file is not named", "add partition.path=clients.json")
     where = f"partition.path = {path}"
+    rows, names = _lists(where, _parsed(where, Path(path).expanduser()))
+    return changed(_from_lists(where, rows, len(y), clients), names=names)
+
+
+def _parsed(where: str, path: Path) -> object:
+    """The JSON value or the Python literal in a text file."""
+    regular(path, "partition.path =")
+    remedy = 'write [[0, 2], [1, 3]] or {"a": [0, 2], "b": [1, 3]}'
     try:
-        rows = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArnoError(where, f"it cannot be read as JSON: {error}", "write [[0, 2], [1, 3]]") from error
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                content = file.read(TEXT + 1)
+            room(len(content), where, TEXT)
+            text = content.decode("utf-8")
+        else:
+            text = read_text(path, "partition.path =")
+        return ast.literal_eval(text) if re.match(r"\s*\{\s*\d+\s*:", text) else json.loads(text)
+    except (OSError, EOFError, zlib.error, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArnoError(where, f"it cannot be read as JSON: {why}", remedy) from error
+
+
+def _lists(where: str, read: object) -> tuple[list[list[object]], tuple[str, ...] | None]:
+    """The list of samples per client, and the names of the clients if they are more than 0, 1, 2, … ."""
+    names: tuple[str, ...] | None = None
+    rows = read
+    if isinstance(read, Mapping):
+        numbers = sorted(int(key) for key in read if str(key).isdecimal())
+        if numbers == list(range(len(read))):
+            by_number = {int(key): row for key, row in read.items()}
+            rows = [by_number[k] for k in numbers]
+        else:
+            rows, names = list(read.values()), tuple(map(str, read))
     if not (isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)):
-        raise ArnoError(where, "it must hold a list of lists of indices", "write [[0, 2], [1, 3]]")
-    return _from_lists(where, rows, len(y), clients)
+        raise ArnoError(where, "it must hold a list of sample numbers per client", "write [[0, 2], [1, 3]]")
+    return rows, names
 
 
-def as_partition(made: object, kind: str, samples: int, clients: int) -> Partition:
+def as_partition(made: object, kind: str, samples: int, clients: int | None) -> Partition:
     """What a partition function returned, as a `Partition`: it may also be a list with the sample indices per client.
 
-    kind: the name of the function, for errors.
+    kind: the name of the function, for errors. clients: how many clients the run has; None if the partition decides.
 
     >>> as_partition([[0, 2], [1]], "custom", 3, 2).sizes.tolist()
     [2, 1]
@@ -358,7 +440,7 @@ def as_partition(made: object, kind: str, samples: int, clients: int) -> Partiti
     if len(made.indices) != int(made.offsets[-1]):
         rule = f"its offsets end at {int(made.offsets[-1])}"
         raise ArnoError(f"{where}: {len(made.indices)} indices", rule, "correct offsets or indices")
-    if len(made) != clients:
+    if clients is not None and len(made) != clients:
         raise ArnoError(f"{where} for {len(made)} clients", f"the run has {clients}", "use its argument `clients`")
     if int(made.sizes.min()) < 1:
         rule = "every client needs at least one sample"
@@ -370,9 +452,9 @@ def as_partition(made: object, kind: str, samples: int, clients: int) -> Partiti
     return made
 
 
-def _from_lists(where: str, rows: Sequence[object], samples: int, clients: int) -> Partition:
+def _from_lists(where: str, rows: Sequence[object], samples: int, clients: int | None) -> Partition:
     """The partition in which client k has the samples `rows[k]`; no sample may occur twice."""
-    if len(rows) != clients:
+    if clients is not None and len(rows) != clients:
         rule = f"it has lists for {len(rows)} clients, the run has {clients}"
         raise ArnoError(where, rule, f"set clients={len(rows)}")
     used, made = np.zeros(samples, dtype=bool), []
@@ -381,7 +463,7 @@ def _from_lists(where: str, rows: Sequence[object], samples: int, clients: int) 
         index = _indices(row)
         if index is None or not ((index >= 0) & (index < samples)).all():
             rule = f"its samples must be whole numbers from 0 to {samples - 1}"
-            raise ArnoError(at, rule, "number the training samples from 0")
+            raise ArnoError(at, rule, "number the samples from 0")
         if not len(index):
             raise ArnoError(at, "it has no samples", "every client needs at least one")
         if len(np.unique(index)) < len(index) or used[index].any():

@@ -73,7 +73,9 @@ def draw_partition(
     step = max(1, len(names) // 40)
     axes.set_yticks(range(0, len(names), step), [str(name)[:24] for name in names[::step]])
     ticks = range(0, len(shown), max(1, len(shown) // 20))
-    axes.set_xticks(ticks, [str(int(shown[i])) for i in ticks])
+    own = partition.names
+    labels = [str(int(shown[i])) if own is None else own[int(shown[i])][:24] for i in ticks]
+    axes.set_xticks(ticks, labels, rotation=0 if own is None else 45, ha="center" if own is None else "right")
     figure.savefig(path)
     return Path(path)
 

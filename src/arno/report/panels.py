@@ -142,7 +142,9 @@ def holdings(groups: Sequence[Group]) -> list[Panel]:
             f"Samples of each class at each client, seed {seed}. On average, {skew:.0%} of a client's samples would "
             f"have to change their class so that the client has the class frequencies of all data.{some}"
         )
-        rows, columns = [str(c) for c in range(counts.shape[1])][::-1], [str(k) for k in shown]
+        names = run.folder.manifest().get("clients") or []
+        rows = [str(c) for c in range(counts.shape[1])][::-1]
+        columns = [str(names[k]) if k < len(names) else str(k) for k in shown]
         cells = counts[shown].T[::-1].tolist()
         return [HeatMap("Classes of the clients", text, cells, rows, columns, "client", "class", "samples", root=True)]
     return []
@@ -169,7 +171,8 @@ def selection(groups: Sequence[Group]) -> list[Panel]:
     for group in groups:
         shares = []
         for run in (run for run in group.runs.values() if len(run.clients)):
-            seen, n = run.clients[["round", "client"]].drop_duplicates(), run.config["clients"]
+            seen = run.clients[["round", "client"]].drop_duplicates()
+            n = run.config["clients"] or run.folder.manifest()["client_count"]
             rounds = seen["round"].nunique()
             took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent client first
             ordered = took + [0.0] * (n - len(took))

@@ -26,6 +26,9 @@ from ..tracking.follow import Tracking
 from .progress import Progress
 from .result import RunResult
 
+#: The manifest keeps at most so many names of clients.
+NAMES = 10_000
+
 
 class Interrupted(Exception):
     """The user stopped the run; it was saved first."""
@@ -93,6 +96,9 @@ class Loop:
             seed=config["seed"],
             data_fingerprint=problem.fingerprint(),
             parameters=fed.layout.d,
+            client_count=problem.clients.n,
+            **({"clients": list(problem.client_names)[:NAMES]} if problem.client_names else {}),
+            **({"data_notes": list(problem.notes)} if problem.notes else {}),
             metrics=[metric.to_json() for metric in problem.metrics],
             started=datetime.now().astimezone().isoformat(timespec="seconds"),
             resumed_after=fed.t,
@@ -142,7 +148,9 @@ class Loop:
                 totals.best = fed.w.clone()
         row["seconds"] = perf_counter() - began
         totals.seconds += row["seconds"]
-        self.folder.add(row, record.clients)
+        names = fed.problem.client_names
+        named = {"name": [names[k] for k in record.clients.get("client", [])]} if names else {}
+        self.folder.add(row, record.clients | named)
         return row
 
     def save(self) -> None:
