@@ -375,6 +375,13 @@ def test_natural_gives_each_client_its_rows_and_validates_inside(heart):
     assert len(set(train.tolist()) | set(held.tolist())) == 80
 
 
+def test_clients_that_are_not_used_are_said(heart):
+    words = (f"data.path={heart}", "data.client=hospital", "partition=iid", "clients=5")
+    dataset, _, _, partition = split(composed(*words))
+    assert dataset.notes[-1] == "the 3 clients of the data are not used (partition=iid); partition=natural uses them"
+    assert (len(partition), partition.names) == (5, None)
+
+
 def test_every_client_keeps_a_training_row(tmp_path):
     path = write(changed(hospital=[f"h{i % 50:02}" for i in range(100)]), tmp_path / "many.csv")
     partition = split(composed(f"data.path={path}", "data.client=hospital", "data.val=0.4"))[3]

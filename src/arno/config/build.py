@@ -117,6 +117,9 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     dataset = load(chosen, config["seed"])
     strata, clients, seed, given = dataset.strata(), config["clients"], config["seed"], config["partition"]
     share = dataset.val if val is None else val
+    if dataset.client is not None and given["kind"] != "natural":
+        unused = f"the {len(dataset.clients):,} clients of the data are not used (partition={given['kind']})"
+        dataset = replace(dataset, notes=(*dataset.notes, f"{unused}; partition=natural uses them"))
     if registry("partition").info(given["kind"]).get("of") and not given.get("after_validation"):
         partition = whole(dataset, given, clients, seed)
         train, held_out = split_inside(partition.owners(len(dataset.y)), strata, share, seed)
