@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results check test lint format bench bench-peers docs clean
+.PHONY: help demo results check test fuzz lint format bench bench-peers docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ check: lint  ## lint, types, laws and units, in less than a minute: after every 
 
 test: lint  ## lint, type check and tests
 	$(BIN)/pytest
+
+fuzz: $(VENV)/.dev  ## read 11,000 hostile inputs of every kind; ARGS= for more
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
 lint: $(VENV)/.dev  ## format, lint and type check
 	$(BIN)/ruff format --check .

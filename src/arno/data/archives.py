@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from ..errors import ArnoError
-from ..limits import Capped, elements, regular, unpacked
+from ..limits import Capped, elements, regular, shortened, unpacked
 
 #: The exceptions of a damaged archive. RuntimeError: it is encrypted; NotImplementedError: its compression is unknown.
 DAMAGED = (
@@ -46,7 +46,8 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        raise ArnoError(str(path), f"damaged or truncated: {error}", "delete it and download it again") from error
+        rule = f"damaged or truncated: {shortened(error)}"
+        raise ArnoError(str(path), rule, "delete it and download it again") from error
 
 
 def read_tar(path: Path, wanted: Iterable[str]) -> dict[str, bytes]:
@@ -105,8 +106,9 @@ def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise ArnoError(what, f"its header cannot be read ({error})", "write it again with np.savez") from error
+    except Exception as error:  # NumPy parses the header as Python; damaged text fails in many ways
+        rule = f"its header cannot be read ({shortened(error)})"
+        raise ArnoError(what, rule, "write it again with np.savez") from error
     if dtype.kind not in "biufcUS":
         raise ArnoError(what, "it holds Python objects or records", "use arrays of numbers or strings")
     return shape, dtype
