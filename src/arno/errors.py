@@ -32,6 +32,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
     "unknown method 'fedpox': known are fedavg, fedprox; did you mean 'fedprox'?"
     """
     names = sorted(known)
+    name = name if len(name) <= 100 else name[:99] + "…"
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     rule = f"known are {', '.join(names)}" if 0 < len(names) <= 16 else f"it is none of the {len(names)} known ones"
     return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else "")

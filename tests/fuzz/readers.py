@@ -223,6 +223,26 @@ def hostile_json(rng: Random) -> bytes:
     ))  # fmt: skip
 
 
+@cache
+def binary_table(kind: str) -> bytes:
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    out = io.BytesIO()
+    made = pa.table({"a": list(range(20)), "b": [i / 3 for i in range(20)], "label": ["xyz"[i % 3] for i in range(20)]})
+    (parquet.write_table if kind == "parquet" else feather.write_feather)(made, out)
+    return out.getvalue()
+
+
+def hostile_binary_table(rng: Random) -> tuple[str, bytes]:
+    kind = rng.choice(("parquet", "feather"))
+    return kind, inputs.mutate(rng, binary_table(kind))
+
+
+def binary(content: tuple[str, bytes]) -> None:
+    load({"kind": "table", "path": str(inputs.write(Path(f"data.{content[0]}"), content[1])), "label": "label"})
+
+
 def hostile_table(rng: Random) -> bytes:
     rows = "a,b,label\n" + "".join(f"{i},{i / 3},{'xyz'[i % 3]}\n" for i in range(20))
     return inputs.text(rng, rows) if rng.random() < 0.8 else rng.randbytes(rng.randrange(400))
@@ -252,7 +272,8 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any] | Callable[[Random], Any], Callabl
         0.02,
     ),
     "zip": (hostile_tiny, folder_of("tinyimagenet"), 0.03),
-    "tables": (hostile_table, table, 0.04),
+    "tables": (hostile_table, table, 0.03),
+    "tables, binary": (hostile_binary_table, binary, 0.03),
     "conformance cases": (hostile_case, case, 0.05),
     "checkpoints": (lambda rng: inputs.mutate(rng, checkpoint_file()), saved, 0.05),
 }

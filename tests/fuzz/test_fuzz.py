@@ -55,6 +55,7 @@ def test_valid_inputs_are_accepted(readers):
         "tar": {"cifar-10-binary.tar.gz": gzip.compress(inputs.tarred(readers.cifar_members()))},
         "zip": {"tiny-imagenet-200.zip": inputs.zipped(readers.tiny_members())},
         "tables": b"a,b,label\n" + b"".join(b"%d,%d,%d\n" % (i, i * i, i % 3) for i in range(20)),
+        "tables, binary": ("parquet", readers.binary_table("parquet")),
         "conformance cases": inputs.zipped({f"{k}.npy": inputs.npy(v) for k, v in readers.cases()[0].items()}),
         "checkpoints": readers.checkpoint_file(),
     }

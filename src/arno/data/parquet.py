@@ -108,6 +108,12 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
     return image, label, [str(n) for n in about] if isinstance(about, list) else []
 
 
+def refuse_size(path: Path, about: Any) -> None:
+    """Refuse a Parquet file whose metadata `about` announce implausibly many bytes."""
+    groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    unpacked(sum(groups), path.stat().st_size, str(path))
+
+
 def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[Array, Array]:
     """Decoded images and labels (as stored) of some files."""
     from pyarrow import parquet
@@ -136,8 +142,7 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
         with _reading(path):
             about = parquet.read_metadata(path)
             count += about.num_rows
-            groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-            unpacked(sum(groups), path.stat().st_size, str(path))
+            refuse_size(path, about)
     x = decode(blobs(), count, size)
     y = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
     return x, y.astype(np.int64) if y.dtype.kind in "iu" else y.astype(np.str_)
