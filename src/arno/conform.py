@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .core.federation import Federation, Local
 from .core.seeds import stream
@@ -153,6 +153,38 @@ def federated(case: Case) -> Pairs:
             yield mine[torch.arange(mine.n)] if isinstance(mine, ClientTable) else mine, case.arrays[name]
 
 
+def personal(case: Case) -> Pairs:
+    """Rounds of a method with personal models: the global model, every client's model at the end and its test loss."""
+    spec, method = case.spec, dict(case.spec["method"])
+    name, weighting, server_lr = method.pop("name"), method.pop("weighting"), method.pop("server_lr")
+    problem = _classification(case)
+    fed = Federation(
+        problem,
+        [Fixed(spec["participation"]), *methods.get(name)(**method)],
+        engine=engines.get(case.backend)(problem),
+        local=_local(spec),
+        weighting=weighting,
+        server_lr=server_lr,
+        w=case.tensor("w0"),
+    )
+    for expected in case.arrays["w"]:
+        fed.round()
+        yield fed.w, expected
+    models = fed.personal(torch.arange(spec["clients"]))
+    fed.engine.close()
+    yield models, case.arrays["personal"]
+    losses = []
+    for k, w in enumerate(models):
+        outputs = problem.model(w)(case.tensor(f"test_x_{k}"))
+        losses.append(float(problem.task.loss(outputs, case.tensor(f"test_y_{k}").long()).detach()))
+    yield losses, case.arrays["test_loss"]
+    state = {key: value for part in fed.parts for key, value in part.state().items()}
+    for key, mine in (("v", "v"), ("alpha", "a"), ("weights", "weights")):
+        if key in case.arrays:
+            value = state[mine]
+            yield value[torch.arange(value.n)] if isinstance(value, ClientTable) else value, case.arrays[key]
+
+
 def lorenzo(case: Case) -> Pairs:
     """Bootstrap, sequential rounds, early stopping and the final test of Lorenzo."""
     method = dict(case.spec["method"])
@@ -251,6 +283,7 @@ def qrmix_server(case: Case) -> Pairs:
 
 KINDS: dict[str, Callable[[Case], Pairs]] = {
     "federated": federated,
+    "personal": personal,
     "lorenzo": lorenzo,
     "balance": balance,
     "quadratic": quadratic,
@@ -276,12 +309,20 @@ def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Supervised:
         torch.cat(xs),
         torch.cat(ys),
         Partition(torch.arange(int(sizes.sum())), sizes.cumsum(0)),
-        lambda: MLP(dims["features"], hidden, dims["classes"], "tanh"),
+        lambda: _network(spec["model"], dims, hidden),
         transform=Transform((0.0,), (1.0,), 1.0),
         splits=splits,
         task=Classification(dims["classes"]),
         dtype=torch.float64,
     )
+
+
+def _network(model: str, dims: dict[str, int], hidden: tuple[int, ...]) -> nn.Module:
+    """The network of a case."""
+    if model != "mlp_bn":
+        return MLP(dims["features"], hidden, dims["classes"], "tanh")
+    first, last = nn.Linear(dims["features"], dims["hidden"]), nn.Linear(dims["hidden"], dims["classes"])
+    return nn.Sequential(first, nn.BatchNorm1d(dims["hidden"]), nn.Tanh(), last)
 
 
 def _local(spec: dict[str, Any]) -> Local:

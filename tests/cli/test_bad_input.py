@@ -16,7 +16,7 @@ CASES = [
     ("rounts=3", "'rounts'", "known", "did you mean 'rounds'?"),
     ("local.epoch=3", "'local.epoch'", "known", "did you mean 'local.epochs'?"),
     ("partition.alfa=3", "'partition.alfa'", "known are", "did you mean 'partition.alpha'?"),
-    ("method.mu=3", "'method.mu'", "method=fedavg has no settings", "leave out"),
+    ("method.mu=3", "'method.mu'", "method=fedavg has no such setting", "method.mu=..."),
     ("method=fedpox", "'fedpox'", "known", "did you mean 'fedprox'?"),
     ("data=digitz", "'digitz'", "known are", "did you mean 'digits'?"),
     ("model=lenet", "'lenet'", "known are", "did you mean 'lenet5'?"),

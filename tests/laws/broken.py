@@ -28,7 +28,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / "src" / "arno"
 #: The modules that hold laws.
-FILES = ("method_laws", "lorenzo_laws", "part_laws", "task_laws", "kernel_laws", "run_laws", "baseline_laws")
+FILES = (
+    "method_laws",
+    "lorenzo_laws",
+    "part_laws",
+    "task_laws",
+    "kernel_laws",
+    "run_laws",
+    "baseline_laws",
+    "personal_laws",
+)
 #: How a law fails when the code is broken; anything else means that the mutant itself is no valid code.
 NOTICED = ("AssertionError", "ArithmeticError", "ArnoError")
 KILLED, SURVIVED, CRASHED = 1, 0, 2

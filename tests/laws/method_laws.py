@@ -361,6 +361,17 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("feddc", {}),
     ("mime", {"beta": 0.5}),
     ("mimelite", {"beta": 0.5}),
+    ("local", {}),
+    ("fedper", {}),
+    ("lg_fedavg", {}),
+    ("fedbn", {}),
+    ("fedrep", {"head_epochs": 2}),
+    ("fedbabu", {}),
+    ("ditto", {}),
+    ("apfl", {}),
+    ("pfedme", {}),
+    ("per_fedavg", {}),
+    ("fedala", {"start_epochs": 2}),
 ]
 
 

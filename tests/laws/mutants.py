@@ -51,16 +51,16 @@ breaks(
     {"self.server_lr * V": "1.0 * V"},
 )  # fmt: skip
 breaks(
-    "core/federation.py", "Federation.blocks", "a_client_drawn_twice_trains_once_and_counts_twice",
+    "core/federation.py", "Federation.plain_blocks", "a_client_drawn_twice_trains_once_and_counts_twice",
     {"C.double() * W": "torch.ones(len(C)).double() * W"},
     {"W / W.sum()": "W / len(W)"},
 )  # fmt: skip
 breaks(
-    "core/federation.py", "Federation.blocks", "weight_decay_and_learning_rate_decay",
+    "core/federation.py", "Federation.plain_blocks", "weight_decay_and_learning_rate_decay",
     {"self.local.lr_decay ** max(T, 0)": "self.local.lr_decay ** (max(T, 0) + 1)"},
 )  # fmt: skip
 breaks(
-    "core/federation.py", "Federation.blocks", "conformance_cases_hold",
+    "core/federation.py", "Federation.plain_blocks", "conformance_cases_hold",
     {'A if self.weighting == "samples" else 1': "A"},
 )  # fmt: skip
 breaks(
@@ -495,4 +495,72 @@ breaks(
 breaks(
     "methods/mime.py", "MimeLite.finish", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
     {"(1 - B) * self._gradient + M": "self._gradient + M"},
+)  # fmt: skip
+
+# Personal models
+
+breaks(
+    "methods/keep.py", "Keep._own", "a_client_trains_its_own_values_and_the_shared_ones_of_today",
+    {"M[:, self._mask] = self.kept[C]": "pass"},
+)  # fmt: skip
+breaks(
+    "methods/keep.py", "Keep.private", "what_is_kept_never_leaves_the_client",
+    {"return self._mask": "return None"},
+)  # fmt: skip
+breaks(
+    "core/federation.py", "Federation.round", "what_is_kept_never_leaves_the_client",
+    {"S[self._private] = 0": "pass"},
+)  # fmt: skip
+breaks(
+    "core/work.py", "Result.trained", "fedbn_keeps_running_statistics_and_is_fedavg_without_norms",
+    {"if self.buffers is not None: M[:, A:] += self.buffers": "pass"},
+)  # fmt: skip
+breaks(
+    "methods/fedrep.py", "HeadThenBody.send", "fedrep_trains_the_head_first",
+    {
+        "Phase(epochs='head_epochs', moves='head')": "Phase(moves='body')",
+        "Phase(moves='body')": "Phase(epochs='head_epochs', moves='head')",
+    },
+)  # fmt: skip
+breaks(
+    "methods/finetune.py", "FixedHead.send", "what_is_kept_never_leaves_the_client",
+    {"Phase(moves='body')": "Phase(moves='head')"},
+)  # fmt: skip
+breaks(
+    "methods/ditto.py", "PersonalModel.send", "ditto_goes_to_its_proximal_point",
+    {"Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')": "Phase(start='v', epochs=E, mu=M, keep='v')"},
+    {"Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')": "Phase(pulled=True, epochs=E, mu=M, keep='v')"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "apfl", "apfl_learns_its_share_within_bounds",
+    {"V - L * A * T": "V - L * T"},
+    {"max(0.0, A - L * B)": "max(0.0, A + L * B)"},
+    {"if I == 0 and J.rule.numbers['adaptive']: B = C": "if J.rule.numbers['adaptive']: B = A - 10.0"},
+)  # fmt: skip
+breaks(
+    "methods/apfl.py", "Mixture.personal", "apfl_mixes_the_global_and_the_local_model",
+    {"S * V + (1 - S) * W": "V"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "pfedme", "pfedme_is_fedavg_with_another_rate_for_one_inner_step",
+    {"W - J.lr * L * (W - T)": "W - J.lr * (W - T)"},
+    {"A + L * (T - W)": "A"},
+)  # fmt: skip
+breaks(
+    "methods/pfedme.py", "Envelope.finish", "pfedme_is_fedavg_with_another_rate_for_one_inner_step",
+    {"self.beta * V": "V"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
+    {"J.lr * (S - A * H)": "J.lr * (S + A * H)"},
+    {"L.curvature(B, J, S) + D * S": "L.curvature(B, J, S)"},
+    {"A / (2 * D)": "A / D"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "adapt", "per_fedavg_takes_the_gradient_after_a_step",
+    {"U - A * M": "U + A * M"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "ala", "fedala_learns_weights_between_zero_and_one",
+    {"A.clamp(0, 1)": "A"},
 )  # fmt: skip

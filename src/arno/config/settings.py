@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -384,10 +385,12 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
     group = key.split(".")[0]
     if group in GROUPS:
         mine = [k for k in known if k.startswith(f"{group}.")]
-        if not mine:
-            return ArnoError(
-                f"unknown key {key!r}", f"{group}={config[group].kind} has no settings", f"leave out {key}"
-            )
+        leaf = key.partition(".")[2]
+        owners = [one for one in _owners(leaf) if one.startswith(f"{group}=")]
+        near = get_close_matches(leaf, [k.partition(".")[2] for k in mine], 1, 0.6)
+        if not mine or (owners and not near):
+            remedy = f"try {' or '.join(f'{one}=...' for one in owners[:4])}" if owners else f"leave out {key}"
+            return ArnoError(f"unknown key {key!r}", f"{group}={config[group].kind} has no such setting", remedy)
         known = mine
     else:
         inside = [k for k in known if k.endswith(f".{key}")] or _owners(key)

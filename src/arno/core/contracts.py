@@ -63,6 +63,7 @@ class Learner(Protocol):
     w: Vec  #: parameters, then buffers
     p: Vec  #: the parameters in `w`
     g: Vec  #: their gradient
+    layout: Layout
 
     def batches(self, job: Job) -> Iterator[Any]:
         """The batches of all of the client's epochs, in their order."""
@@ -70,6 +71,10 @@ class Learner(Protocol):
 
     def gradient(self, batch: Any, job: Job) -> Tensor:
         """Write ∇ℓ(w; batch) into `g` and return the loss."""
+        ...
+
+    def curvature(self, batch: Any, job: Job, direction: Vec) -> Vec:
+        """∇²ℓ(w; batch) · direction, for the parameters; a Hessian-vector product."""
         ...
 
     def size(self, batch: Any) -> int:

@@ -17,7 +17,7 @@ from .part import Ids, Part, in_order
 from .serial import Serial
 from .table import ClientTable, refuse_if_too_large
 from .values import PerClient, Values
-from .work import SGD, Result, SumResult, Vec, Work
+from .work import SGD, Mat, Result, SumResult, Vec, Work
 
 #: A block holds at most so many numbers and so many clients, so that memory does not grow with the cohort.
 BLOCK, ROWS = 2**24, 128
@@ -81,6 +81,8 @@ class Federation:
         self._order = next((part for part in self.parts if "order" in part.roles), Part())
         for part in self.parts:
             part.start(self)
+        masks = [mask for part in self.parts if (mask := part.private()) is not None]
+        self._private = torch.stack(masks).any(0).to(self.w.device) if masks else None
         self.advice += problem.advice(self)
         if self.engine.sums:
             refuse_rows(self.parts)
@@ -105,9 +107,11 @@ class Federation:
         for work, out in self._order.train(self.engine, self.blocks(ids, t)):
             work, out, dv = self._added_up(work, out, record)
             tail += dv[self.layout.d :]
-            record.add(work, out)
+            record.add(work, out, 0 if self._private is None else int(self._private.sum()))
             if isinstance(out, Result):
-                out.delta[:, self.layout.d :] = 0
+                if self.layout.size > self.layout.d:
+                    out = replace(out, buffers=out.delta[:, self.layout.d :].clone())
+                    out.delta[:, self.layout.d :] = 0
                 for part in self.parts:
                     dv = part.receive(work, out, dv)
             v += dv
@@ -115,6 +119,8 @@ class Federation:
             v = part.finish(t, v)
         step = self.server_lr * v
         step[self.layout.d :] = tail  # buffers are averaged without any part
+        if self._private is not None:
+            step[self._private] = 0
         self.w = self.w + step
         for part in self.parts:
             part.score(self.w, t)
@@ -124,13 +130,20 @@ class Federation:
 
     def blocks(self, ids: Ids, t: int) -> Iterator[Work]:
         """The cohort as a stream of blocks of work; parts change each block as it is made."""
+        for work in self.plain_blocks(ids, t):
+            for part in self.parts:
+                work = part.send(work)
+            yield work
+
+    def plain_blocks(self, ids: Ids, t: int, purpose: str = "") -> Iterator[Work]:
+        """The same without the parts: plain SGD from the current model. purpose: prefix of the random streams."""
         clients, count = torch.unique(torch.as_tensor(ids, dtype=torch.int64), return_counts=True)
         weight = count.double() * (self.clients.sizes[clients].cpu() if self.weighting == "samples" else 1)
         weight = weight / weight.sum()
         m, rows = int(count.sum()), max(1, min(ROWS, BLOCK // self.layout.size))
         for c, n, p in zip(clients.split(rows), count.split(rows), weight.split(rows), strict=True):
             epochs, batch_size = self._epochs[c].long(), self._batch_size[c].long()
-            work = Work(
+            yield Work(
                 round=t,
                 seed=self.seed,
                 cohort=m,
@@ -144,10 +157,13 @@ class Federation:
                 lr=self._here(self._lr[c] * self.local.lr_decay ** max(t, 0)),
                 mu=self._here(torch.zeros(len(c))),
                 sgd=self.local.sgd,
+                purpose=purpose,
             )
-            for part in self.parts:
-                work = part.send(work)
-            yield work
+
+    def personal(self, clients: Tensor) -> Mat:
+        """The model that each of these clients would use: its own where the method has such, else the current one."""
+        part = next((part for part in self.parts if "personal" in part.roles), None)
+        return self.w.expand(len(clients), -1) if part is None else part.personal(clients)
 
     def evaluated(self) -> Vec:
         """The model that is scored: the current one, unless a part says otherwise."""
@@ -164,13 +180,19 @@ class Federation:
         """The values of a hyper-parameter that may differ per client, drawn once from their own stream."""
         return Values(spec, self.n, seed=self.seed, name=name, **rules)
 
-    def table(self) -> ClientTable:
-        """A row per client, shaped like the model, zero until written; refused early where it cannot fit."""
+    def table(self, initial: Vec | None = None) -> ClientTable:
+        """A row per client, zero until written; refused early where it cannot fit.
+
+        A row is shaped like the model, or like `initial`, which is then the row of clients that have none yet.
+        """
+        like = self.w if initial is None else initial
         seen = self.n if self.rounds is None else min(self.n, self.cohort * self.rounds)
-        if self._state == "workers":
+        if self._state == "workers" and initial is None:
             return self.engine.table(self.n, seen, self.w)
-        refuse_if_too_large(seen, self.w, self._state)
-        return ClientTable(self.n, self.w, self._state)
+        if self._state == "workers":
+            raise ArnoError("state=workers", "it holds rows that begin at zero", "use state=memory or state=disk")
+        refuse_if_too_large(seen, like, self._state)
+        return ClientTable(self.n, like, self._state, initial)
 
     def state(self) -> dict[str, Any]:
         """All that changes from round to round: tensors, client tables and plain numbers by name."""
@@ -265,8 +287,8 @@ class Round:
         self.numbers: dict[str, float] = {}
         self.clients: dict[str, list[Any]] = {}
 
-    def add(self, work: Work, out: Result | SumResult) -> None:
-        """Note a block."""
+    def add(self, work: Work, out: Result | SumResult, private: int = 0) -> None:
+        """Note a block; `private` numbers of each model stay with the clients."""
         row = {
             "client": work.clients.tolist(),
             "count": work.count.tolist(),
@@ -274,7 +296,7 @@ class Round:
             "steps": work.steps.tolist(),
             "lr": work.lr.tolist(),
             "loss": out.loss.tolist(),
-            "uploaded": uploaded(work, out),
+            "uploaded": [size - private for size in uploaded(work, out)],
             "seconds": out.seconds.tolist(),
         }
         if isinstance(out, SumResult):

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import ArnoError
+
 #: A group of units; a group whose units each own `repeat` consecutive entries (flatten); or an axis that is never cut.
 Axis = str | tuple[str, int] | None
+#: Normalisation layers, found by their type.
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class Slot:
     shape: tuple[int, ...]
     start: int
     axes: tuple[Axis, ...] | None = None
+    kind: Literal["", "linear", "norm"] = ""  # of the layer that owns it
 
     @property
     def layer(self) -> str:
@@ -66,7 +73,8 @@ class Layout:
         """The layout of a network; `units` names the groups along the axes of its parameters."""
         slots, start = [], 0
         for name, tensor in named_tensors(module):
-            slots.append(Slot(name, tuple(tensor.shape), start, (units or {}).get(name)))
+            kind = kind_of(module.get_submodule(name.rpartition(".")[0]))
+            slots.append(Slot(name, tuple(tensor.shape), start, (units or {}).get(name), kind))
             start += tensor.numel()
         return cls(tuple(slots), sum(p.numel() for p in module.parameters()), start, units is not None)
 
@@ -85,6 +93,38 @@ class Layout:
                     group, repeat = axis if isinstance(axis, tuple) else (axis, 1)
                     counts.setdefault(group, length // repeat)
         return counts
+
+    def mask(self, group: str) -> Tensor:
+        """Which coordinates belong to a group, as booleans [size].
+
+        full: all. head: the last layer with parameters, which must be linear. body: all others. norm: parameters and
+        buffers of normalisation layers. Any other text is a pattern of names, as `encoder.*`.
+
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        >>> Layout.of(net).mask("head").nonzero()[:, 0].tolist(), int(Layout.of(net).mask("norm").sum())
+        ([10, 11, 12], 8)
+        """
+        chosen = torch.zeros(self.size, dtype=torch.bool)
+        for slot in self._members(group):
+            chosen[slot.span] = True
+        return chosen
+
+    def _members(self, group: str) -> list[Slot]:
+        if group == "full":
+            return list(self.slots)
+        if group == "norm":
+            return [slot for slot in self.slots if slot.kind == "norm"]
+        if group in ("head", "body"):
+            last = [slot for slot in self.slots if slot.start < self.d][-1]
+            if last.kind != "linear":
+                rule = f"the last layer with parameters, {last.layer or last.name}, is not linear"
+                raise ArnoError(f"the group {group!r}", rule, "end the network in a linear layer")
+            return [slot for slot in self.slots if (slot.layer == last.layer) == (group == "head")]
+        found = [slot for slot in self.slots if fnmatchcase(slot.name, group)]
+        if not found:
+            known = ", ".join(dict.fromkeys(slot.layer for slot in self.slots))
+            raise ArnoError(f"the group {group!r}", "no parameter has such a name", f"layers are {known}")
+        return found
 
     def layers(self) -> list[str]:
         """The layers that have parameters, in their order."""
@@ -115,6 +155,13 @@ class Layout:
                     at = at.index_select(dim, entries)
             parts.append(slot.start + at.flatten())
         return torch.cat(parts)
+
+
+def kind_of(layer: nn.Module) -> Literal["", "linear", "norm"]:
+    """What kind of layer owns a tensor, as far as groups of coordinates need to know."""
+    if isinstance(layer, nn.Linear):
+        return "linear"
+    return "norm" if isinstance(layer, NORMS) else ""
 
 
 def named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ArnoError
 from .table import ClientTable
-from .work import Result, SumResult, Vec, Work
+from .work import Mat, Result, SumResult, Vec, Work
 
 if TYPE_CHECKING:
     from .contracts import Engine
@@ -33,6 +33,7 @@ ROLES = {
     "mean": "decides how the clients' updates are averaged",
     "server": "is the server's optimiser",
     "rate": "scales the server's step",
+    "personal": "gives every client a model of its own",
 }
 #: Roles that several parts of one method may have.
 SHARED = frozenset({"loss"})
@@ -120,6 +121,14 @@ class Part:
     def evaluated(self, w: Vec) -> Vec:
         """The model that is scored in place of `w`, where the paper scores another one than it trains."""
         return w
+
+    def private(self) -> Tensor | None:
+        """The coordinates that never leave the clients, as booleans [size]; None where all of them are sent."""
+        return None
+
+    def personal(self, clients: Tensor) -> Mat:
+        """The models that these clients would use; a part with the role `personal` is asked."""
+        raise NotImplementedError
 
     def final(self, w: Vec) -> dict[str, float]:
         """After the last round: named scores for the final report."""

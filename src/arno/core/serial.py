@@ -43,7 +43,7 @@ class Serial(Engine):
             loss.append(mean)
             extra.append(more)
             seconds.append(perf_counter() - began)
-        return Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.probe else ())
+        return Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.answers else ())
 
     def client(self, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
         """Train one client; an exception says which one it was."""

@@ -16,18 +16,21 @@ import torch
 from torch import Tensor
 
 from .contracts import Learner
-from .local import descend
+from .local import descend, sgd
 from .work import Job, Vec
+
+#: The mean loss over the steps, and vectors by name for `Result.extra`.
+Answer = tuple[float, dict[str, Tensor]]
 
 
 def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps and what the probe made."""
+    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps, and what else it makes."""
     with torch.inference_mode(not learner.autograd(job)):
-        loss = RULES[job.rule.name](learner, job, delta)
-    return loss, {} if job.probe is None else job.probe(learner, job)
+        loss, extra = RULES[job.rule.name](learner, job, delta)
+    return loss, extra if job.probe is None else extra | job.probe(learner, job)
 
 
-def sam(learner: Learner, job: Job, delta: Vec) -> float:
+def sam(learner: Learner, job: Job, delta: Vec) -> Answer:
     """Sharpness-aware minimisation: ε = ρ a/‖a‖ with a = ∇ℓ(w_k; b); the step uses ∇ℓ(w_k + ε; b).
 
     Both passes see the same batch and the same random draws; running statistics come from the first pass.
@@ -47,10 +50,10 @@ def sam(learner: Learner, job: Job, delta: Vec) -> float:
         learner.w.copy_(here)
         return loss
 
-    return descend(learner, job, delta, gradient)
+    return descend(learner, job, delta, gradient), {}
 
 
-def svrg(learner: Learner, job: Job, delta: Vec) -> float:
+def svrg(learner: Learner, job: Job, delta: Vec) -> Answer:
     """Variance-reduced gradients: ∇f_k(w_k; b) − ∇f_k(start; b); the mean at the start comes as drift.
 
     f_k includes weight decay, so that of the start is subtracted here, and that of w_k is added by the kernel.
@@ -68,10 +71,10 @@ def svrg(learner: Learner, job: Job, delta: Vec) -> float:
         learner.g.sub_(there)
         return loss
 
-    return descend(learner, job, delta, gradient)
+    return descend(learner, job, delta, gradient), {}
 
 
-def whole_gradient(learner: Learner, job: Job, delta: Vec) -> float:
+def whole_gradient(learner: Learner, job: Job, delta: Vec) -> Answer:
     """∇f_k(start; D_k) into `delta`: the mean over all samples, without augmentation, plus weight decay."""
     job, window = replace(job, epochs=1, sgd=replace(job.sgd, shuffle=False, augment=False)), job.window
     inside = None if window is None else window.index.to(delta.device)
@@ -89,12 +92,124 @@ def whole_gradient(learner: Learner, job: Job, delta: Vec) -> float:
         delta.copy_(whole)
     else:
         delta.zero_().index_copy_(0, inside, whole if len(whole) == len(inside) else whole[inside])
-    return losses / samples
+    return losses / samples, {}
 
 
-RULES: dict[str, Callable[[Learner, Job, Vec], float]] = {
-    "sgd": descend,
+def apfl(learner: Learner, job: Job, delta: Vec) -> Answer:
+    """APFL: a global model and a personal one that are trained together; v̄ = α v + (1 − α) w_k.
+
+    w_k ← w_k − η ∇f(w_k; b);   v ← v − η α ∇f(v̄; b);   on the first batch: α ← clip(α − η ⟨v − w_k, ∇f(v̄; b)⟩)
+    """
+    p, g, decay, lr = learner.p, learner.g, job.sgd.weight_decay, job.lr
+    w, v, alpha = job.start.clone(), job.given["v"].clone(), job.numbers["alpha"]
+    losses = []
+    for i, batch in enumerate(learner.batches(job)):
+        p.copy_(w)
+        losses.append(float(learner.gradient(batch, job)))
+        ours = g + decay * w
+        mixed = alpha * v + (1 - alpha) * w
+        p.copy_(mixed)
+        learner.gradient(batch, job)
+        theirs = g + decay * mixed
+        adapted = alpha
+        if i == 0 and job.rule.numbers["adaptive"]:
+            adapted = min(1.0, max(0.0, alpha - lr * float((v - w) @ theirs)))
+        w, v, alpha = w - lr * ours, v - lr * alpha * theirs, adapted
+    torch.sub(w, job.start, out=delta)
+    return sum(losses) / len(losses), {"v": v, "alpha": torch.tensor(alpha, dtype=torch.float64)}
+
+
+def pfedme(learner: Learner, job: Job, delta: Vec) -> Answer:
+    """pFedMe: K steps of θ on f(θ; b) + λ/2 ‖θ − w_k‖², then w_k ← w_k − η λ (w_k − θ), on each batch."""
+    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, job.sgd.weight_decay
+    lam, rate = numbers["lam"], numbers["inner_lr"]
+    w, theta = job.start.clone(), job.start.clone()
+    losses = []
+    for batch in learner.batches(job):
+        for _ in range(int(numbers["inner_steps"])):
+            p.copy_(theta)
+            losses.append(float(learner.gradient(batch, job)))
+            theta = theta - rate * (g + decay * theta + lam * (theta - w))
+        w = w - job.lr * lam * (w - theta)
+    torch.sub(w, job.start, out=delta)
+    return sum(losses) / len(losses), {"theta": theta}
+
+
+def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
+    """Per-FedAvg: a step along the gradient of w ↦ f(w − α ∇f(w)), on three batches of an epoch in turn.
+
+    curvature: 0 leaves the Hessian out (first order), 1 takes a difference of gradients, 2 the exact product.
+    """
+    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, job.sgd.weight_decay
+    alpha, delta_, kind = numbers["alpha"], numbers["delta"], int(numbers["curvature"])
+    batches = list(learner.batches(job))
+    q = len(batches) // job.epochs
+    losses = []
+
+    def gradient(at: Vec, batch: Any) -> Vec:
+        p.copy_(at)
+        losses.append(float(learner.gradient(batch, job)))
+        return g + decay * at
+
+    w = job.start.clone()
+    for first in range(0, len(batches), q):
+        for i in range(q):
+            b, b1, b2 = (batches[first + (i + j) % q] for j in range(3))
+            s = gradient(w - alpha * gradient(w, b), b1)
+            h = torch.zeros_like(s)
+            if kind == 1:
+                h = (gradient(w + delta_ * s, b2) - gradient(w - delta_ * s, b2)) / (2 * delta_)
+            elif kind == 2:
+                p.copy_(w)
+                h = learner.curvature(b2, job, s) + decay * s
+            w = w - job.lr * (s - alpha * h)
+    torch.sub(w, job.start, out=delta)
+    return sum(losses) / len(losses), {}
+
+
+def adapt(learner: Learner, job: Job, delta: Vec) -> Answer:
+    """Per-FedAvg's personal model: steps u ← u − α ∇f_k(u) with the gradient over all samples."""
+    moved, u, loss = torch.empty_like(delta), job.start.clone(), 0.0
+    for _ in range(int(job.rule.numbers["steps"])):
+        loss, _ = whole_gradient(learner, replace(job, start=u), moved)
+        u = u - job.rule.numbers["alpha"] * moved
+    torch.sub(u, job.start, out=delta)
+    return loss, {}
+
+
+def ala(learner: Learner, job: Job, delta: Vec) -> Answer:
+    """FedALA: learn how much of the global model each coordinate of the last layers takes, then train from the mixture.
+
+    given: `own`, the client's model; `weights`, W on the coordinates of `chosen`, 0 elsewhere; `chosen`, 1 there.
+    """
+    p, g, w, own = learner.p, learner.g, job.start, job.given["own"]
+    chosen, weights, eta = job.given["chosen"] > 0, job.given["weights"].clone(), job.rule.numbers["eta"]
+    apart = torch.where(chosen, w - own, 0)
+
+    def mixture() -> Vec:
+        return torch.where(chosen, own + apart * weights, w)
+
+    start, epochs = mixture(), int(job.numbers["weight_epochs"])
+    if epochs:
+        for batch in learner.batches(replace(job, epochs=epochs, share=job.rule.numbers["share"], purpose="ala/")):
+            p.copy_(start[: len(p)])
+            learner.gradient(batch, job)
+            weights[: len(g)] = (weights[: len(g)] - eta * g * apart[: len(g)]).clamp(0, 1)
+            start = mixture()
+    moved = torch.empty_like(delta)
+    loss = descend(learner, replace(job, start=start), moved)
+    torch.sub(start + moved, w, out=delta)
+    return loss, {"weights": torch.where(chosen, weights, 0)}
+
+
+RULES: dict[str, Callable[[Learner, Job, Vec], Answer]] = {
+    "sgd": sgd,
     "sam": sam,
     "svrg": svrg,
     "gradient": whole_gradient,
+    "apfl": apfl,
+    "pfedme": pfedme,
+    "meta": meta,
+    "adapt": adapt,
+    "ala": ala,
 }

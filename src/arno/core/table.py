@@ -27,17 +27,21 @@ class ClientTable:
     >>> (table.mean() * 1_000_000).tolist()
     [4.0, 4.0, 4.0]
 
+    initial: the row of clients that have none yet, in place of zeros; the mean is then that of the differences to it.
     With a `folder` the rows lie in a memory-mapped file there, which has no name and is deleted when the process ends.
     """
 
-    def __init__(self, n: int, like: Vec, folder: Path | None = None) -> None:
+    def __init__(self, n: int, like: Vec, folder: Path | None = None, initial: Vec | None = None) -> None:
         self.n = n
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         if self._file is not None:
             weakref.finalize(self, self._file.close)
-        self._slot: dict[int, int] = {}  # row 0 stays zero: it is the row of all clients not seen yet
+        self._slot: dict[int, int] = {}  # row 0 is the row of all clients not seen yet
         self._rows = like.new_zeros((0, *like.shape))
         self._reserve(1)
+        self._initial = initial is not None
+        if initial is not None:
+            self._rows[0] = initial
         self._total = torch.zeros_like(like, dtype=torch.float64)
 
     @property
@@ -75,13 +79,16 @@ class ClientTable:
     def tensors(self) -> dict[str, Tensor]:
         """The whole table, for a checkpoint."""
         ids = torch.tensor(list(self._slot), dtype=torch.int64)
-        return {"ids": ids, "rows": self._rows[1 : len(ids) + 1], "total": self._total}
+        tensors = {"ids": ids, "rows": self._rows[1 : len(ids) + 1], "total": self._total}
+        return tensors | ({"initial": self._rows[0]} if self._initial else {})
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `tensors` returned."""
         self._slot = {client: slot for slot, client in enumerate(tensors["ids"].tolist(), start=1)}
         self._reserve(len(self._slot) + 1)
         self._rows[1 : len(self._slot) + 1] = tensors["rows"]
+        if self._initial:
+            self._rows[0] = tensors["initial"]
         self._total = tensors["total"].to(self._total.device)
 
 

@@ -20,6 +20,10 @@ Term = Callable[[Any], Tensor]
 Probe = Callable[[Any, "Job"], dict[str, Tensor]]
 
 
+#: Rules that return vectors of their own in `Result.extra`.
+ANSWERING = frozenset({"apfl", "pfedme", "ala"})
+
+
 @dataclass(frozen=True)
 class SGD:
     """The settings of local training that all clients share."""
@@ -37,6 +41,25 @@ class Rule:
 
     name: str = "sgd"
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One run of SGD over a client's data; a client with several phases runs them in turn.
+
+    start: a vector of `Work.given`; otherwise the result of the phase before (of the first phase: `Work.start`).
+    pulled: whether the proximal term pulls to `Work.start`; otherwise it pulls to the start of the phase.
+    epochs, mu: a column of `Work.numbers`; otherwise those of the work.
+    moves: the group of coordinates that change (see `Layout.mask`).
+    keep: the client keeps the result under this name, in `Result.extra`; it is not part of Δ_k.
+    """
+
+    start: str = ""
+    pulled: bool = False
+    epochs: str = ""
+    mu: str = ""
+    moves: str = "full"
+    keep: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,14 +93,20 @@ class Job:
     terms: tuple[Term, ...] = ()
     criterion: Term | None = None
     given: Mapping[str, Vec] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
     probe: Probe | None = None
     rule: Rule = Rule()
+    phases: tuple[Phase, ...] = ()
     scale: float = 1.0
     push: Vec | None = None
+    purpose: str = ""
+    anchor: Vec | None = None
+    moves: str = "full"
+    share: float = 1.0
 
     def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
         """This client's random stream of this round; `generator`, if given, is seeded again and returned."""
-        return stream(self.seed, purpose, self.round, self.client, generator=generator)
+        return stream(self.seed, self.purpose + purpose, self.round, self.client, generator=generator)
 
 
 @dataclass(frozen=True)
@@ -88,7 +117,8 @@ class Work:
     once and counts twice. cohort: m, the number of draws.
     drift: rows that are added to every gradient. scale, push: every gradient g becomes scale · g + push.
     terms: added to the task's loss. criterion: replaces the task's loss.
-    given: vectors per client, by name, that terms read. rule: how the client trains.
+    given, numbers: vectors and numbers per client, by name, that terms, rules and phases read.
+    rule, phases: how the client trains. purpose: prefix of its random streams; empty in training rounds.
     """
 
     round: int
@@ -109,13 +139,21 @@ class Work:
     terms: tuple[Term, ...] = ()
     criterion: Term | None = None
     given: Mapping[str, Mat] = field(default_factory=dict)
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
     probe: Probe | None = None
     rule: Rule = Rule()
+    phases: tuple[Phase, ...] = ()
     scale: float = 1.0
     push: Mat | None = None
+    purpose: str = ""
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @property
+    def answers(self) -> bool:
+        """Whether clients send back or keep more than their update: what a probe, a rule or a phase makes."""
+        return self.probe is not None or self.rule.name in ANSWERING or any(phase.keep for phase in self.phases)
 
     @property
     def share(self) -> Tensor:
@@ -154,8 +192,11 @@ class Work:
                 terms=self.terms,
                 criterion=self.criterion,
                 given={name: rows[j] for name, rows in self.given.items()},
+                numbers={name: float(column[j]) for name, column in self.numbers.items()},
                 probe=self.probe,
                 rule=self.rule,
+                phases=self.phases,
+                purpose=self.purpose,
                 scale=self.scale,
                 push=None if self.push is None else self.push[j],
             )
@@ -165,6 +206,7 @@ class Work:
         cut: dict[str, Any] = {k: v[keep] for k, v in vars(self).items() if isinstance(v, Tensor)}
         windows = None if self.windows is None else tuple(self.windows[int(j)] for j in keep)
         cut["given"] = {name: rows[keep] for name, rows in self.given.items()}
+        cut["numbers"] = {name: column[keep] for name, column in self.numbers.items()}
         return replace(self, **cut, windows=windows)
 
 
@@ -172,7 +214,8 @@ class Work:
 class Result:
     """What the clients of a block send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made.
 
-    notes: further columns for the records of the clients.
+    notes: further columns for the records of the clients. buffers: the change of the buffers of each client; the
+    federation averages them, and they are zero in the `delta` that parts see.
     """
 
     delta: Mat
@@ -180,12 +223,21 @@ class Result:
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
     notes: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Mat | None = None
 
     def rows(self, keep: Tensor) -> Result:
         """The results of some of the rows."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes)
+        buffers = None if self.buffers is None else self.buffers[keep]
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, buffers)
+
+    def trained(self, work: Work) -> Mat:
+        """The trained models with their buffers, start + Δ."""
+        models = work.start + self.delta
+        if self.buffers is not None:
+            models[:, -self.buffers.shape[1] :] += self.buffers
+        return models
 
 
 @dataclass(frozen=True)

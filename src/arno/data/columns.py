@@ -163,15 +163,16 @@ def _one_hot(name: str, column: pa.ChunkedArray, training: Bools) -> tuple[Array
     return (codes[:, None] == seen).astype(np.float32), [f"{name}={values[i]}" for i in seen], unknown
 
 
-def inputs(table: pa.Table, features: Sequence[str], categories: Sequence[str], training: Bools) -> Inputs:
+def inputs(columns: dict[str, pa.ChunkedArray], categories: Sequence[str], training: Bools) -> Inputs:
     """The features of all rows; means, deviations and categories are those of the training rows.
 
+    columns: the features by name. The mapping is empty afterwards, so that a column is freed once it is converted.
     A missing number is replaced with the mean of its column. A missing category has 0 in all inputs of its column.
     """
     parts, names, mean, std, notes = list[Array](), list[str](), list[float](), list[float](), list[str]()
     plain, filled, empty = list[str](), dict[str, int](), list[str]()
-    for name in features:
-        column = table[name]
+    for name in list(columns):
+        column = columns.pop(name)
         if _as_categories(name, column, name in categories):
             part, own, unknown = _one_hot(name, column, training)
             parts.append(part)
@@ -198,18 +199,20 @@ def inputs(table: pa.Table, features: Sequence[str], categories: Sequence[str], 
         names.append(name)
         mean, std = [*mean, middle], [*std, spread if spread > 1e-12 else 1.0]
     return Inputs(
-        _joined(parts, len(table)), tuple(names), tuple(mean), tuple(std), _notes(plain, notes, filled, empty)
+        _joined(parts, len(training)), tuple(names), tuple(mean), tuple(std), _notes(plain, notes, filled, empty)
     )
 
 
-def _joined(parts: Sequence[Array], rows: int) -> Array:
-    """Columns side by side."""
+def _joined(parts: list[Array], rows: int) -> Array:
+    """Columns side by side; the list is empty afterwards."""
     width = sum(part.shape[1] for part in parts)
     if not width:
         raise ArnoError("data=table", "no column is left as a feature", "name them with data.features=[…]")
     room(4 * rows * width, f"a table of {rows:,} rows and {width:,} inputs")
+    pa.default_memory_pool().release_unused()  # the memory of the columns that were converted
     out, at = np.empty((rows, width), dtype=np.float32), 0
-    for part in parts:
+    while parts:
+        part = parts.pop(0)
         out[:, at : at + part.shape[1]] = part
         at += part.shape[1]
     return out

@@ -193,7 +193,7 @@ def unsupported(problem: Problem, work: Work) -> str:
         return "a network of your own may draw its own random numbers"
     if work.terms or work.criterion is not None:
         return "the method changes the loss"
-    if work.rule.name != "sgd" or work.push is not None:
+    if work.rule.name != "sgd" or work.push is not None or work.phases:
         return "the method changes the local step"
     if work.probe is not None:
         return "the method measures something on the clients"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from operator import methodcaller
 from typing import Any
 
@@ -19,11 +19,18 @@ from ..data.dataset import Ints
 from ..errors import ArnoError
 from ..registry import load_target
 
+#: The defaults of a work's fields.
+DEFAULTS = {field.name: field.default for field in fields(Work) if field.default is not MISSING}
+
 
 def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
-    """Some rows of a block. An index vector is packed once. shared: all rows have one start, which is sent apart."""
+    """Some rows of a block, without fields that have their default. An index vector is packed once.
+
+    shared: all rows have one start, which is sent apart.
+    """
     at, work = np.array(rows), replace(work, start=work.start[:, :0]) if shared else work
-    packed = {name: _arrays(value, at) for name, value in vars(work).items()}
+    changed = {name: value for name, value in vars(work).items() if name not in DEFAULTS or value is not DEFAULTS[name]}
+    packed = {name: _arrays(value, at) for name, value in changed.items()}
     if work.windows is not None:
         windows = [work.windows[j] for j in rows]
         indices = {id(window.index): window.index.numpy() for window in windows}
@@ -34,7 +41,7 @@ def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]
 def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) -> Work:
     """The work of packed rows. known: index vectors that were sent before; new ones are added to it."""
     unpacked = {name: _tensors(value) for name, value in packed.items()}
-    if packed["windows"] is not None:
+    if "windows" in packed:
         indices, windows = packed["windows"]
         known = {} if known is None else known
         known |= {key: torch.from_numpy(x) for key, x in indices.items()}

@@ -92,7 +92,6 @@ class Pool(Engine):
 
     def _ask(self, what: str, models: Sequence[Vec], arguments: Sequence[tuple[Any, ...]]) -> list[Tensor]:
         """Call the method `what` of the problem in the workers, for each (index of a model, other arguments)."""
-        self._transport.start()
         with self._transport.share(models) as shared:
             questions = [Question(what, shared[i], tuple(rest)) for i, *rest in arguments]
             self._run(questions)
@@ -100,6 +99,7 @@ class Pool(Engine):
 
     def _run(self, requests: Sequence[Request]) -> None:
         """Send requests, one at a time to each worker, until all of them are answered."""
+        self._transport.start()
         todo, waiting = deque(requests), len(requests)
         try:
             while waiting:

@@ -115,23 +115,22 @@ def train(
     number: int,
     rows: list[int],
     packed: dict[str, Any],
-    first: dict[str, int],
-    one: bool,
+    where: dict[str, tuple[int, bool]],
     forget: bool,
 ) -> tuple[Any, Any, list[dict[str, Any]]]:
     """Train rows and write their deltas into slab `number`; returns losses, seconds and extras.
 
-    packed: the rows without their vectors. first: the first row in the slab of each matrix of vectors. one: whether all
-    rows have one start. forget: whether earlier index vectors are not needed any more.
+    packed: the rows without their vectors. where: by name of a matrix of vectors, its first row in the slab and whether
+    all its rows are the same. forget: whether earlier index vectors are not needed any more.
     """
     if forget:
         received.windows.clear()
     slab, at, work = received.slabs[number], torch.tensor(rows), unpack(packed, received.windows)
-    vectors: dict[str, Any] = {name: slab[begin + at] for name, begin in first.items() if name != "start" or not one}
-    if one:
-        vectors["start"] = slab[first["start"]].expand(len(rows), -1)
-    given = {name: vectors.pop(name) for name in first if name.startswith("given.")}
-    work = replace(work, **vectors, given={name.removeprefix("given."): rows for name, rows in given.items()})
+    vectors: dict[str, Any] = {
+        name: slab[first].expand(len(rows), -1) if same else slab[first + at] for name, (first, same) in where.items()
+    }
+    given = {name.removeprefix("given."): vectors.pop(name) for name in where if name.startswith("given.")}
+    work = replace(work, **vectors, given=given)
     if consecutive := span(rows):
         return answer(engine.block(work, slab[consecutive]))
     out = engine.block(work, slab.new_empty(len(rows), slab.shape[1]))

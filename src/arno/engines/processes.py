@@ -73,14 +73,13 @@ class WorkerProcess:
 class Vectors:
     """The vectors of a block in a slab: first the deltas, then what the clients are given.
 
-    light: the work with None in place of its vectors. first: the first row of each matrix, by name. one: whether all
-    clients have the same start, which is then stored once.
+    light: the work with None in place of its vectors. where: by name of a matrix, its first row in the slab and whether
+    all its rows are the same; then it is stored once.
     """
 
     slab: Slab
     light: Work
-    first: dict[str, int]
-    one: bool
+    where: dict[str, tuple[int, bool]]
 
 
 class Processes(Transport[WorkerProcess]):
@@ -119,22 +118,22 @@ class Processes(Transport[WorkerProcess]):
         """Write the vectors of a block into a slab."""
         work = block.work
         self._remember(work)
-        n, one = len(work), work.start.stride(0) == 0
-        vectors: dict[str, Mat] = {name: x for name, x in vars(work).items() if isinstance(x, Tensor) and x.ndim == 2}
-        none: dict[str, Any] = dict.fromkeys(vectors)
-        vectors["start"] = work.start[:1] if one else work.start
-        vectors |= {f"given.{name}": rows for name, rows in work.given.items()}
-        slab = self.slabs.take(n + sum(map(len, vectors.values())), work.start.shape[1], work.start.dtype)
-        at, first = n, {}
-        for name, rows in vectors.items():
+        matrices: dict[str, Mat] = {name: x for name, x in vars(work).items() if isinstance(x, Tensor) and x.ndim == 2}
+        none: dict[str, Any] = dict.fromkeys(matrices)
+        matrices |= {f"given.{name}": rows for name, rows in work.given.items()}
+        same = {name: rows.stride(0) == 0 for name, rows in matrices.items()}
+        stored = {name: rows[:1] if same[name] else rows for name, rows in matrices.items()}
+        at, where = len(work), {}
+        slab = self.slabs.take(at + sum(map(len, stored.values())), work.start.shape[1], work.start.dtype)
+        for name, rows in stored.items():
             slab.rows[at : at + len(rows)] = rows
-            first[name], at = at, at + len(rows)
-        self._open[block] = Vectors(slab, replace(work, **none, given={}), first, one)
+            where[name], at = (at, same[name]), at + len(rows)
+        self._open[block] = Vectors(slab, replace(work, **none, given={}), where)
 
     def may_wait(self, piece: Piece) -> bool:
         """Only if its message is small: a full pipe would block both sides."""
         work = piece.block.work
-        return work.windows is None and not work.terms and work.probe is None
+        return work.windows is None and not work.terms and work.criterion is None and not work.answers
 
     def send(self, worker: WorkerProcess, request: Request) -> None:
         """Write a request into the pipe of a worker."""
@@ -218,12 +217,12 @@ class Processes(Transport[WorkerProcess]):
 
     def _send_rows(self, worker: WorkerProcess, vectors: Vectors, rows: list[int]) -> None:
         packed, forget = pack(vectors.light, rows), not worker.windows
-        if packed["windows"] is not None:
+        if "windows" in packed:
             indices, windows = packed["windows"]
             packed["windows"] = {key: index for key, index in indices.items() if key not in worker.windows}, windows
             worker.windows |= indices.keys()
         self._send_slab(worker, vectors.slab)
-        worker.pipe.send(("train", vectors.slab.number, rows, packed, vectors.first, vectors.one, forget))
+        worker.pipe.send(("train", vectors.slab.number, rows, packed, vectors.where, forget))
 
     def _send_slab(self, worker: WorkerProcess, slab: Slab) -> None:
         """Send a slab to a worker that does not have it yet, with the numbers of those that it may keep."""

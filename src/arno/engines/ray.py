@@ -89,7 +89,6 @@ class RayEngine(Pool):
         """One sum per worker. Which rows it adds up depends only on the cohort and the number of workers."""
         if not (works := list(blocks)):
             return
-        self._transport.start()
         start, parts = put(works[0].start[0]), list[Share]()
         for share in shares(works, self._count):
             parts.append(Share(share, [pack(works[b], rows, shared=True) for b, rows in share.items()], start))

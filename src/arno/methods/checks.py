@@ -25,6 +25,23 @@ def no_momentum(fed: Federation, method: str, why: str) -> None:
         raise ArnoError(f"{method} with local.momentum = {fed.local.sgd.momentum:g}", why, "set local.momentum=0")
 
 
+def no_buffers(fed: Federation, method: str) -> None:
+    """Refuse networks with running statistics."""
+    if fed.layout.size != fed.layout.d:
+        rule = "it is not defined for running statistics (BatchNorm)"
+        raise ArnoError(f"{method} on this network", rule, "use GroupNorm or LayerNorm")
+
+
+def plain_steps(fed: Federation, part: Part, method: str) -> None:
+    """Refuse what changes the step that a rule defines: running statistics, momentum, clipping, windows, controls."""
+    no_buffers(fed, method)
+    no_momentum(fed, method, "its step is defined without momentum")
+    if fed.local.sgd.clip is not None:
+        raise ArnoError(f"{method} with local.clip", "its step is defined without clipping", "leave local.clip out")
+    why = "its local step is defined without it"
+    refuse_roles(fed, part, method, dict.fromkeys(("window", "proximal", "control", "order"), why))
+
+
 def refuse_roles(fed: Federation, part: Part, method: str, reasons: Mapping[str, str]) -> None:
     """Refuse other parts that have these roles, each with its reason."""
     for other in fed.parts:

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from ..core.part import Part
 from . import methods
+from .finetune import FineTune, Group
 
 
 @methods.register("fedavg", paper="McMahan et al., AISTATS 2017, arXiv:1602.05629", formula="w ← w + η_s Σ p_k Δ_k")
-def fedavg() -> list[Part]:
+def fedavg(*, finetune_epochs: int = 0, finetune_part: Group = "full") -> list[Part]:
     """Federated averaging: the mean of what the clients learned.
+
+    finetune_epochs: epochs with which each client adapts the model to its own data, as its personal model; 0: none.
+    finetune_part: full, head or body.
 
     >>> fedavg()
     []
     """
-    return []
+    return [FineTune(finetune_epochs, finetune_part)] if finetune_epochs else []

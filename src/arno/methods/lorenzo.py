@@ -230,6 +230,9 @@ class Lorenzo(Part):
         """The problem, if Lorenzo can work on it."""
         if not isinstance(fed.problem, Supervised) or "val" not in fed.problem.splits:
             raise ArnoError("no validation data", "Lorenzo scores models on them", "set data.val above 0, e.g. 0.1")
+        if any("personal" in part.roles for part in fed.parts):
+            rule = "one model passes through all clients in turn"
+            raise ArnoError("Lorenzo with personal models", rule, "leave one of them out")
         if any("rate" in part.roles for part in fed.parts):
             raise ArnoError(
                 "Lorenzo with a server learning-rate schedule",

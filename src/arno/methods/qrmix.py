@@ -254,6 +254,8 @@ class QRMix(Part):
             raise ArnoError(f"method.beta = {self.beta:g}", "τ must be positive", "try 0.001 to 0.1")
         if self.adaptive is not None and not 0 < self.adaptive <= 1:
             raise ArnoError(f"method.adaptive = {self.adaptive:g}", "it is a share of the eigenvalues' sum", "try 0.95")
+        if any("personal" in part.roles for part in fed.parts):
+            raise ArnoError("QR-Mix with personal models", "it averages the last layer of all clients", "leave one out")
         if any("window" in part.roles for part in fed.parts):
             raise ArnoError("QR-Mix with sub-models", "the clients then hold different last layers", "leave one out")
 

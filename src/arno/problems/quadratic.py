@@ -118,6 +118,7 @@ class QuadraticLearner:
         self.problem = problem
         self.w = self.p = torch.zeros_like(problem.e[0])
         self.g = torch.zeros_like(self.p)
+        self.layout = problem.layout
 
     def batches(self, job: Job) -> Iterator[int]:
         """The client itself, once an epoch."""
@@ -129,6 +130,11 @@ class QuadraticLearner:
         h, e = self.problem.h[batch], self.problem.e[batch]
         torch.sub(h @ self.w if h.ndim == 2 else h * self.w, e, out=self.g)
         return 0.5 * (self.w @ (self.g - e)) + self.problem._floor[batch]
+
+    def curvature(self, batch: int, job: Job, direction: Vec) -> Vec:
+        """H_k · direction."""
+        h = self.problem.h[batch]
+        return h @ direction if h.ndim == 2 else h * direction
 
     def size(self, batch: int) -> int:
         """A quadratic counts as one sample."""

@@ -301,6 +301,9 @@ class SupervisedLearner:
         """Every epoch a new order; consecutive batches of it, the last one smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
+        if job.share < 1:
+            count = max(1, int(job.share * len(rows) + 1e-9))
+            rows = rows[torch.randperm(len(rows), generator=job.stream("share"))[:count]]
         shuffle = job.stream("batches", self._shuffle)
         augment = job.stream("augment") if job.sgd.augment else None
         chunk = max(1, CHUNK // (size * problem.shape.numel())) * size
@@ -320,6 +323,15 @@ class SupervisedLearner:
         if isinstance(self.module, Network):
             return nullcontext()
         return seeded(key(job.seed, "network", job.round, job.client))
+
+    def curvature(self, batch: tuple[Tensor, Tensor], job: Job, direction: Vec) -> Vec:
+        """∇²ℓ(w; batch) · direction, by differentiating the gradient."""
+        with torch.inference_mode(False), torch.enable_grad():
+            x, y, w = (tensor.clone() for tensor in (*batch, self.w))
+            outputs = torch.func.functional_call(self.module, self.layout.views(w.requires_grad_()), (x,))
+            (g,) = torch.autograd.grad(self.problem.task.loss(outputs, y), w, create_graph=True)
+            (product,) = torch.autograd.grad(g[: len(direction)] @ direction.clone(), w)
+        return product[: len(direction)]
 
     def size(self, batch: tuple[Tensor, Tensor]) -> int:
         """Samples in a batch."""

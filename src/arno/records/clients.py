@@ -32,20 +32,25 @@ def number(piece: Path) -> int:
     return int(found[1])
 
 
-def write_piece(columns: dict[str, list[Any]], checkpoints: Path, t: int) -> None:
-    """Write the rows up to round `t`; the file is on the disk before the checkpoint is."""
+def table(columns: dict[str, list[Any]]) -> Any:
+    """The table of some columns."""
     import pyarrow as pa
 
-    data = _encoded(pa.table({name: _column(values) for name, values in columns.items()}), checkpoints)
+    return pa.table({name: _column(values) for name, values in columns.items()})
+
+
+def write_piece(rows: Any, checkpoints: Path, t: int) -> None:
+    """Write a table with the rows up to round `t`; the checkpoint that follows writes its name to the disk, too."""
+    data = _encoded(rows, checkpoints)
     _write(checkpoints / f"clients-{t:08d}-{checksum(data)}.parquet", data, sync=True)
 
 
-def write_parquet(table: Any, path: Path) -> None:
+def write_parquet(rows: Any, path: Path) -> None:
     """Write a table completely or not at all."""
-    _write(path, _encoded(table, path))
+    _write(path, _encoded(rows, path))
 
 
-def load(path: Path, columns: list[str] | None = None) -> Any:
+def load(path: Path) -> Any:
     """The table of a file; refuses a damaged one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -56,28 +61,33 @@ def load(path: Path, columns: list[str] | None = None) -> Any:
         data = path.read_bytes()
         if named and named[2] not in (None, checksum(data)):
             raise damaged(path, "is damaged: its checksum does not match", folder)
-        return pq.ParquetFile(BytesIO(data)).read(columns)  # `read_table` would import pandas
+        return pq.ParquetFile(BytesIO(data)).read()  # `read_table` would import pandas
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise damaged(path, f"cannot be read ({str(error).splitlines()[0][:200]})", folder) from error
 
 
 def rounds(piece: Path) -> dict[int, int]:
     """The rounds in a piece, and how many rows each has."""
+    found = load(piece)
+    if "round" not in found.column_names:
+        raise damaged(piece, "has no column round", piece.parent.parent)
+    return counted(found)
+
+
+def counted(rows: Any) -> dict[int, int]:
+    """The rounds in a table, and how many rows each has."""
     import numpy as np
 
-    table = load(piece, ["round"] if "-" in piece.stem[8:] else None)
-    if "round" not in table.column_names:
-        raise damaged(piece, "has no column round", piece.parent.parent)
-    values, counts = np.unique(table.column("round").to_numpy(), return_counts=True)
+    values, counts = np.unique(rows.column("round").to_numpy(), return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def _encoded(table: Any, path: Path) -> bytes:
+def _encoded(rows: Any, path: Path) -> bytes:
     import pyarrow.parquet as pq
 
     file = BytesIO()
     try:
-        pq.write_table(table, file)
+        pq.write_table(rows, file)
     except OSError as error:
         raise _unwritten(path, error) from error
     return file.getvalue()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes, sync: bool = False) -> None:
-    """Write a file under a temporary name and rename it; with `sync` a power cut cannot lose it afterwards."""
+    """Write a file under a temporary name and rename it; with `sync` its content is on the disk before its name is."""
     temporary = path.with_name(path.name + ".part")
     try:
         with temporary.open("wb") as file:
@@ -17,8 +17,6 @@ def write(path: Path, data: bytes, sync: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-        if sync:
-            sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

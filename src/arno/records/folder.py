@@ -92,12 +92,12 @@ class RunFolder:
             ) from error
         self.write_config(config)
 
-    def remove_if_empty(self) -> None:
-        """Remove a folder that holds nothing but its lock: the run was refused before it began."""
+    def remove_if_empty(self, runs: bool) -> None:
+        """Remove a folder in which nothing was written: the run was refused. runs: also the folder of all runs."""
         with suppress(OSError):
-            if [path.name for path in self.path.iterdir()] == [".lock"]:
-                (self.path / ".lock").unlink()
-                self.path.rmdir()
+            self.path.rmdir()
+            if runs:
+                self.path.parent.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -130,9 +130,12 @@ class RunFolder:
         except (OSError, yaml.YAMLError, ValueError, RecursionError):
             loaded = None
         try:
-            return configs.translated(loaded if isinstance(loaded, dict) else configs.read(path))
+            found = loaded if isinstance(loaded, dict) else configs.read(path)
         except ArnoError as error:
             raise damaged(path, f"cannot be read ({error.args[1]})", self.path) from error
+        if not found:
+            raise damaged(path, "is empty", self.path)
+        return configs.translated(found)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved configuration; `arno run --config` with this file repeats the run."""
@@ -188,6 +191,8 @@ class RunFolder:
         """The same with bytes."""
         try:
             disk.write(self.path / name, data, sync)
+            if sync:
+                disk.sync_folder(self.path)
         except OSError as error:
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
@@ -280,7 +285,7 @@ class RunFolder:
     def flush_clients(self, t: int) -> None:
         """Write the rows of the clients since the last call, beside the checkpoint after round `t`."""
         if self._clients:
-            clients.write_piece(self._clients, self.checkpoints, t)
+            clients.write_piece(clients.table(self._clients), self.checkpoints, t)
             self._clients = {}
 
     def merge_clients(self) -> None:

@@ -33,12 +33,12 @@ def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
         raise _refused(folder, f"{what} in this process")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = place.open("a+")
+        file = _taken(place)
     except OSError as error:
         raise ArnoError(f"out = {folder}", f"cannot be written ({error.strerror})", "choose another out=") from error
+    if file is None:
+        raise _refused(folder, _holder(place))
     with file:
-        if not _locked(file):
-            raise _refused(folder, _holder(place))
         _HELD.add(place)
         try:
             _sign(file, what)
@@ -46,7 +46,20 @@ def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
         finally:
             _HELD.discard(place)
             with suppress(OSError):
-                file.truncate(0)
+                place.unlink()
+
+
+def _taken(place: Path) -> TextIO | None:
+    """The lock file, open and locked; None if another process holds it."""
+    while True:
+        file = place.open("a+")
+        if not _locked(file):
+            file.close()
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), place.stat()):
+                return file
+        file.close()  # its last holder has removed the file since it was opened
 
 
 def _locked(file: TextIO) -> bool:

@@ -17,7 +17,7 @@ from . import clients, disk, metrics
 from .checkpoint import Checkpoint
 from .damage import Damaged, checksum
 from .folder import PREVIOUS, RunFolder
-from .whole import LOST, verify_clients, verify_rounds
+from .whole import LOST, verify_clients, verify_config, verify_rounds
 
 
 def repair(path: Path) -> list[str]:
@@ -61,6 +61,8 @@ class Repair:
         path = self.path / "config.yaml"
         try:
             configs.current(self.folder.config())
+            if self.saved:
+                verify_config(self.folder, self.saved[-1])
             return
         except ArnoError as error:
             reason = str(error.args[1]) if path.exists() else "is missing"
@@ -141,6 +143,8 @@ class Repair:
                 verify_clients(self.folder, saved.round, verify_rounds(self.folder, saved))
                 return
             except Damaged as error:
+                if self.from_table(saved):
+                    return
                 before = self.whole_before()
                 if before is None:
                     self.drop_clients(saved, f"{error.args[0]} {error.args[1]}")
@@ -148,6 +152,21 @@ class Repair:
                 self.done.append(f"{error.args[0]} {error.args[1]}")
                 self.back(before)
                 self.unfinished()
+
+    def from_table(self, saved: Checkpoint) -> bool:
+        """Rebuild damaged pieces from `clients.parquet`, if the run is finished and that file is whole."""
+        try:
+            known = "clients.parquet" in (self.folder.manifest().get("checksums") or {})
+            table = clients.load(self.folder.verified("clients.parquet")) if known else None
+        except Damaged:
+            table = None
+        if table is None or clients.counted(table) != verify_rounds(self.folder, saved):
+            return False
+        for piece in clients.pieces(self.folder.checkpoints):
+            self.aside(piece, "is replaced")
+        clients.write_piece(table, self.folder.checkpoints, saved.round)
+        self.done.append("the rows of the clients in checkpoints were rebuilt from clients.parquet")
+        return True
 
     def whole_before(self) -> int | None:
         """The newest earlier checkpoint up to which the rows of the clients are whole."""

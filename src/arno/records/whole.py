@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config import settings as configs
 from ..errors import ArnoError
 from . import checkpoint as checkpoints
 from . import clients, disk, metrics
@@ -29,7 +30,17 @@ def newest(folder: RunFolder, previous: bool = False) -> tuple[Checkpoint, list[
 
 def verify(folder: RunFolder, saved: Checkpoint) -> None:
     """Refuse a run in which a round up to the checkpoint is missing, damaged or recorded twice."""
+    verify_config(folder, saved)
     verify_clients(folder, saved.round, verify_rounds(folder, saved))
+
+
+def verify_config(folder: RunFolder, saved: Checkpoint) -> None:
+    """Refuse a configuration without settings that the checkpoint has: a file of release 0.1 has no checksum."""
+    stored, known = folder.config(), configs.translated(saved.config)
+    missing = dict(configs.flat(known)).keys() - dict(configs.flat(stored)).keys()
+    if missing:
+        rule = f"it lacks {', '.join(sorted(missing)[:3])}, which the checkpoint has"
+        raise damaged(folder.path / "config.yaml", rule, folder.path)
 
 
 def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:

@@ -95,13 +95,13 @@ def execute(
 ) -> RunResult:
     """Run a resolved configuration in a new folder."""
     folder = RunFolder.new(config)
-    existed = folder.path.exists()
-    with writing(folder.path, "a run"):
-        try:
+    existed, runs = folder.path.exists(), folder.path.parent.exists()
+    try:
+        with writing(folder.path, "a run"):
             return _execute(config, progress, parts, folder, None, pictures, new=True)
-        finally:
-            if not existed:
-                folder.remove_if_empty()
+    finally:
+        if not existed:
+            folder.remove_if_empty(not runs)
 
 
 def _execute(
@@ -130,11 +130,11 @@ def _execute(
         note(folder.path, config)
     else:
         _refuse_other_data(folder, fed)
+        folder.write_config(config)
     if saved is not None:
         fed.restore(saved.federation)
         totals = Totals(**saved.run)
         folder.rewind(saved.round)
-        folder.write_config(config)
     Loop(config, fed, totals, folder, progress, notes).run(command=parts is None, pictures=pictures)
     return RunResult(folder.path)
 

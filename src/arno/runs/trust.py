@@ -1,8 +1,8 @@
 """Which files of the user a stored run may import.
 
-A run folder names files (`method.target=my_method.py:factory`). The author of the folder chose them, so continuing a run
-imports them only if this user started the run on this machine with the same files. That is noted outside the folder: a
-digest inside it would prove nothing.
+A run folder names files (`method.target=my_method.py:factory`). The author of the folder chose them, so continuing a
+run imports them only if this user started the run on this machine with the same files. That is noted outside the
+folder: a digest inside it would prove nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def named(overrides: Sequence[str]) -> list[str]:
 
 
 def check(folder: Path, config: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
-    """Refuse a stored configuration that names files which this user has not used for this run; `allowed`: named now."""
+    """Refuse a stored configuration that names files which this user has not used for this run and does not allow."""
     unknown = [target for target in targets(config) if target not in allowed and not _known(folder, target)]
     if unknown:
         files = ", ".join(str(Path(t.rpartition(":")[0]).expanduser().resolve()) for t in unknown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from glob import glob, has_magic
@@ -16,10 +16,11 @@ import torch
 
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
-from ...limits import regular
+from ...limits import place, regular
 from ..columns import Bools, classes, coded, inputs, is_number, is_text, numbers
 from ..dataset import Dataset, Ints, held_inside, shortened, source, strata_of, stratified
 from ..images import Array
+from ..parquet import refuse_size
 
 #: How a file is read, by its suffix.
 SUFFIXES = {
@@ -85,12 +86,15 @@ def table(
         lacks = "the file is not named" if path is None else "the column to predict is not named"
         raise ArnoError("data=table", lacks, f"write data=table {TRIES}")
     roles = Roles(label, client, features, skip or [], categories or [])
-    read = _read("data.path", path, client is None and _several(path))
+    exact = (label, client, *(categories or ()))
+    read = _read("data.path", path, client is None and _several(path), exact)
     roles = roles.of(read.table, read.by_file)
-    tested = None if test_path is None else _read("data.test_path", test_path, by_file=False)
+    tested = None if test_path is None else _read("data.test_path", test_path, False, exact)
     if tested is not None:
         _refuse_other_columns(read, tested, roles)
-    return Table(read, tested, roles, missing).clean(min_rows).dataset(numbers, test)
+    made = Table(read, tested, roles, missing)
+    del read, tested  # what `made` does not use is freed
+    return made.clean(min_rows).dataset(numbers, test)
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,8 @@ class Roles:
             raise ArnoError(f"data.features: {self.label}", "it is the label", "remove it from data.features")
         others = [name for name in known if name not in (self.label, self.client, *self.skip)]
         client = FILE if by_file else self.client
-        return Roles(self.label, client, others if self.features is None else self.features, [], self.categories)
+        features = others if self.features is None else list(dict.fromkeys(self.features))
+        return Roles(self.label, client, features, [], self.categories)
 
 
 @dataclass(frozen=True)
@@ -137,15 +142,15 @@ class Read:
     by_file: bool
 
 
-def _read(setting: str, path: str | Sequence[str], by_file: bool) -> Read:
-    """All rows of the files."""
+def _read(setting: str, path: str | Sequence[str], by_file: bool, exact: Container[str]) -> Read:
+    """All rows of the files. exact: columns whose numbers are names and are not rounded."""
     files = _files(setting, path)
     stems = [file.stem for file in files]
     if by_file and len(set(stems)) < len(stems):
         twice = next(stem for stem in stems if stems.count(stem) > 1)
         rule = f"two files are called {twice}, and every file is a client"
         raise ArnoError(f"{setting} = {path}", rule, "rename one, or name a column: data.client=hospital")
-    tables = [_load(setting, file) for file in files]
+    tables = [_load(setting, file, exact) for file in files]
     for file, table in zip(files, tables, strict=True):
         _refuse_columns(files[0], tables[0].column_names, file, table.column_names)
     tables = [table.select(tables[0].column_names) for table in tables]
@@ -159,13 +164,13 @@ def _read(setting: str, path: str | Sequence[str], by_file: bool) -> Read:
 def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
     """The files that a setting names, sorted if it is a folder or a pattern."""
     if not isinstance(path, str):
-        files = [Path(one).expanduser() for one in path]
-    elif (place := Path(path).expanduser()).is_dir():
-        files = sorted(file for file in place.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+        files = [place(one) for one in path]
+    elif (there := place(path)).is_dir():
+        files = sorted(file for file in there.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
     elif has_magic(path):
-        files = sorted(map(Path, glob(str(place))))
+        files = sorted(map(Path, glob(str(there))))
     else:
-        files = [place]
+        files = [there]
     if not files:
         rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
         raise ArnoError(f"{setting} = {path}", rule, "name a file")
@@ -176,24 +181,27 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
     return files
 
 
-def _load(setting: str, file: Path) -> pa.Table:
+def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
     """The rows of a file, typed; Parquet and Feather files are mapped into memory."""
     kind = SUFFIXES[file.suffix.lower()]
     try:
         if kind == "parquet":
             import pyarrow.parquet as pq
 
-            loaded = pq.ParquetFile(file, memory_map=True).read()  # `read_table` would import pandas
+            opened = pq.ParquetFile(file, memory_map=True)  # `read_table` would import pandas
+            refuse_size(file, opened.metadata)
+            loaded = opened.read()
         elif kind == "feather":
             from pyarrow import feather
 
             loaded = feather.read_table(file, memory_map=True)
         else:
-            loaded = _load_csv(file)
+            loaded = _load_csv(file, exact)
+        loaded.validate(full=True)  # a damaged file may point outside its own buffers
+        names = loaded.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = str(error).splitlines()[0].rstrip(".")
         raise ArnoError(f"{setting} = {file}", f"it cannot be read as {kind}: {why}", "is the file damaged?") from error
-    names = loaded.column_names
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
     if not len(loaded):
@@ -201,16 +209,30 @@ def _load(setting: str, file: Path) -> pa.Table:
     return pa.table([_without_marks(file, name, loaded[name]) for name in names], names=names)
 
 
-def _load_csv(file: Path) -> pa.Table:
-    """A CSV file; the first line has the names, separated by commas, semicolons or tabs."""
+def _load_csv(file: Path, exact: Container[str]) -> pa.Table:
+    """A CSV file; the first line has the names, separated by commas, semicolons or tabs.
+
+    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
+    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
+    """
     from pyarrow import csv
 
     with file.open("rb") as opened:
         first = opened.readline(2**20)
     separator = max((",", ";", "\t"), key=lambda mark: first.count(mark.encode()))
     convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
-    with pa.memory_map(str(file)) as mapped:
-        return csv.read_csv(mapped, parse_options=csv.ParseOptions(delimiter=separator), convert_options=convert)
+    parse = csv.ParseOptions(delimiter=separator)
+    try:
+        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as first_block:
+            schema = first_block.schema
+        if len(set(schema.names)) == len(schema.names):
+            kinds = {one.name: pa.float32() for one in schema if is_number(one.type) and one.name not in exact}
+            convert.column_types = {one.name: one.type for one in schema} | kinds
+        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as blocks:
+            return blocks.read_all()
+    except pa.ArrowInvalid:
+        convert.column_types = {}
+        return csv.read_csv(str(file), parse_options=parse, convert_options=convert)
 
 
 def marks() -> list[str]:
@@ -351,7 +373,9 @@ class Table:
         if self.roles.client in self.features and self.tested:
             rule = "data.test_path has no clients"
             raise ArnoError(f"data.features: {self.roles.client}", rule, "remove it from data.features")
-        made = inputs(self.table, self.features, self.roles.categories, ~held)
+        columns = {name: self.table[name] for name in self.features}
+        self.table = self.table.select([])  # `inputs` frees the columns one after another
+        made = inputs(columns, self.roles.categories, ~held)
         notes = [*self.notes, self._label_note(class_names, as_numbers), *made.notes]
         kept = np.flatnonzero(~held)
         if clients:

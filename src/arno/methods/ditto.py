@@ -1,0 +1,80 @@
+"""Ditto: beside the global model, each client trains a model of its own that is pulled to the global one.
+
+    client k:  w_k ← SGD from w, which is sent
+               v_k ← SGD from v_k on f_k(v) + λ_k/2 ‖v − w‖², w as received
+    server:    as FedAvg;   personal model: v_k
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, arXiv:2012.04221.
+
+Deviations: none. v_k begins at w⁰ and is never reset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.values import PerClient
+from ..core.work import Mat, Phase, Result, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+
+
+@methods.register(
+    "ditto",
+    paper="Li et al., ICML 2021, arXiv:2012.04221",
+    formula="v_k ← SGD on f_k(v) + λ/2 ‖v − w‖²;  w as FedAvg",
+    defaults={"weighting": "uniform"},
+)
+def ditto(*, lam: PerClient = 1.0, personal_epochs: PerClient | None = None) -> list[Part]:
+    """A personal model near the global one.
+
+    lam: λ; 0 is local training. May differ per client.
+    personal_epochs: epochs of the personal model; null: local.epochs. May differ per client.
+
+    >>> ditto(lam=0.5)
+    [PersonalModel(lam=0.5, personal_epochs=None)]
+    """
+    return [PersonalModel(lam, personal_epochs)]
+
+
+@parts.register("personal_model")
+@dataclass
+class PersonalModel(Part):
+    """The models v_k."""
+
+    lam: PerClient = 1.0
+    personal_epochs: PerClient | None = None
+    roles: ClassVar[frozenset[str]] = frozenset({"personal", "step"})
+
+    def start(self, fed: Federation) -> None:
+        """v_k = w⁰."""
+        epochs = fed.local.epochs if self.personal_epochs is None else self.personal_epochs
+        self._lam = fed.per_client(self.lam, "method.lam", least=0)
+        self._epochs = fed.per_client(epochs, "method.personal_epochs", least=1, whole=True)
+        fastest = self._lam.largest * fed.per_client(fed.local.lr, "local.lr").largest
+        if fastest >= 2:
+            rule = "λ η must be below 2, or v_k diverges whatever the data are"
+            raise ArnoError(f"λ η = {fastest:g}", rule, "lower method.lam or local.lr")
+        self.v = fed.table(fed.w)
+
+    def send(self, work: Work) -> Work:
+        """The second phase trains v_k."""
+        personal = Phase(start="v", pulled=True, epochs="personal_epochs", mu="lam", keep="v")
+        numbers = {"personal_epochs": self._epochs[work.clients], "lam": self._lam[work.clients]}
+        given = {**work.given, "v": self.v[work.clients]}
+        return replace(work, phases=(Phase(), personal), given=given, numbers={**work.numbers, **numbers})
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Each client keeps its v_k."""
+        self.v[work.clients] = torch.stack([extra["v"] for extra in out.extra]).to(self.v[work.clients])
+        return v
+
+    def personal(self, clients: Tensor) -> Mat:
+        """v_k."""
+        return self.v[clients]

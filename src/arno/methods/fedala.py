@@ -1,0 +1,113 @@
+"""FedALA: a client starts from a mixture of its own and the global model, with weights that it learns.
+
+    U: the coordinates of the last p layers;   own_k: the client's model;   W_k ∈ [0, 1]^U, ones at first
+    û ← w outside U,  own_k + (w − own_k) ∘ W_k on U
+    over batches b:   W_k ← clip(W_k − eta ∇ℓ(û; b) ∘ (w − own_k));   û is computed again
+    own_k ← SGD from û, which is sent;   server: as FedAvg, relative to w;   personal model: own_k, w if it has none
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+AAAI 2023, arXiv:2212.01197.
+
+Deviations: `start_epochs` replaces the paper's test of convergence the first time a client learns W_k, so that a run
+is a function of its settings. W_k is not learned in the first round of a run. Layers are counted, not tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Mat, Result, Rule, Vec, Work
+from ..errors import ArnoError
+from . import methods, parts
+from .checks import no_buffers
+
+
+@methods.register(
+    "fedala",
+    paper="Zhang et al., AAAI 2023, arXiv:2212.01197",
+    formula="start: own_k + (w − own_k) ∘ W_k on the last layers;  W_k is learned, in [0, 1]",
+)
+def fedala(
+    *,
+    layers: int = 1,
+    eta: float = 1.0,
+    start_epochs: int = 10,
+    weight_epochs: int = 1,
+    sample_percent: float = 80.0,
+) -> list[Part]:
+    """Local aggregation with learned weights.
+
+    layers: p, how many of the last layers with parameters are mixed.
+    eta: learning rate of the weights.
+    start_epochs, weight_epochs: epochs of the weights, the first time and later.
+    sample_percent: share of the client's samples on which the weights are learned.
+
+    >>> fedala(layers=2)[0].layers
+    2
+    """
+    return [LocalAggregation(layers, eta, start_epochs, weight_epochs, sample_percent)]
+
+
+@parts.register("local_aggregation")
+@dataclass
+class LocalAggregation(Part):
+    """The clients' models own_k and their weights W_k."""
+
+    layers: int = 1
+    eta: float = 1.0
+    start_epochs: int = 10
+    weight_epochs: int = 1
+    sample_percent: float = 80.0
+    roles: ClassVar[frozenset[str]] = frozenset({"personal", "step"})
+
+    def start(self, fed: Federation) -> None:
+        """own_k = w⁰, W_k = 1."""
+        no_buffers(fed, "FedALA")
+        names = fed.layout.layers()
+        good = self.eta >= 0 and min(self.start_epochs, self.weight_epochs) >= 0 and 0 < self.sample_percent <= 100
+        if not 1 <= self.layers <= len(names) or not good:
+            given = f"layers = {self.layers}, eta = {self.eta:g}, sample_percent = {self.sample_percent:g}"
+            rule = f"there are {len(names)} layers; epochs and eta must not be negative, the share above 0"
+            raise ArnoError(f"method.{given}", rule, "try method.layers=1")
+        self._fed, self._first = fed, fed.t
+        self._chosen = torch.zeros(fed.layout.size, dtype=torch.bool)
+        for slot in fed.layout.slots:
+            if slot.layer in names[-self.layers :]:
+                self._chosen[slot.span] = True
+        self._chosen = self._chosen.to(fed.w.device)
+        self.own = fed.table(fed.w)
+        self.weights = fed.table(torch.ones_like(fed.w[self._chosen]))
+        self.seen, self.learned = torch.zeros(fed.n, dtype=torch.bool), torch.zeros(fed.n, dtype=torch.bool)
+
+    def send(self, work: Work) -> Work:
+        """The rule, with own_k and W_k; in the first round plain SGD."""
+        if work.round == self._first:
+            return work
+        weights = torch.zeros_like(work.start)
+        weights[:, self._chosen] = self.weights[work.clients]
+        epochs = torch.where(self.learned[work.clients], self.weight_epochs, self.start_epochs).double()
+        chosen = self._chosen.to(work.start.dtype).expand(len(work), -1)
+        given = {**work.given, "own": self.own[work.clients], "weights": weights, "chosen": chosen}
+        rule = Rule("ala", {"eta": self.eta, "share": self.sample_percent / 100})
+        return replace(work, rule=rule, given=given, numbers={**work.numbers, "weight_epochs": epochs})
+
+    def receive(self, work: Work, out: Result, v: Vec) -> Vec:
+        """Each client keeps its model and its weights."""
+        self.own[work.clients] = out.trained(work)
+        self.seen[work.clients] = True
+        if work.round != self._first:
+            rows = torch.stack([extra["weights"] for extra in out.extra]).to(out.delta)
+            self.weights[work.clients] = rows[:, self._chosen]
+            self.learned[work.clients] = True
+        return v
+
+    def personal(self, clients: Tensor) -> Mat:
+        """own_k, or w."""
+        seen = self.seen[clients].to(self._fed.w.device)[:, None]
+        return torch.where(seen, self.own[clients], self._fed.w)

@@ -1,0 +1,60 @@
+"""FedRep: each client first trains its own head on the shared body, then the body under its new head.
+
+    client k:  1. head_epochs epochs on the head, from (body of w, head_k);   2. E_k epochs on the body
+    server:    w ← w + η_s Σ p_k (w_k − w) on the body;   head_k stays with the client
+
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning.
+ICML 2021, arXiv:2102.07078.
+
+Deviations: both phases use the rate η_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.values import PerClient
+from ..core.work import Phase, Work
+from . import methods, parts
+from .keep import Keep
+
+
+@methods.register(
+    "fedrep",
+    paper="Collins et al., ICML 2021, arXiv:2102.07078",
+    formula="head_k ← SGD on the head;  then body ← SGD on the body;  w ← FedAvg of the bodies",
+    defaults={"weighting": "uniform"},
+)
+def fedrep(*, head_epochs: PerClient = 10) -> list[Part]:
+    """Head first, then body; the head stays with the client.
+
+    head_epochs: epochs of the head (local.epochs are those of the body); may differ per client.
+
+    >>> fedrep(head_epochs=2)
+    [HeadThenBody(group='head', head_epochs=2)]
+    """
+    return [HeadThenBody("head", head_epochs)]
+
+
+@parts.register("head_then_body")
+@dataclass
+class HeadThenBody(Keep):
+    """Two phases of training, and the client's own head."""
+
+    head_epochs: PerClient = 10
+    roles: ClassVar[frozenset[str]] = frozenset({"personal", "step"})
+
+    def start(self, fed: Federation) -> None:
+        """Every head begins at w⁰."""
+        super().start(fed)
+        self._epochs = fed.per_client(self.head_epochs, "method.head_epochs", least=1, whole=True)
+
+    def send(self, work: Work) -> Work:
+        """The two phases."""
+        epochs = self._epochs[work.clients]
+        steps = work.steps + self._fed.clients.steps(work.clients, epochs.long(), work.batch_size).to(work.steps)
+        phases = (Phase(epochs="head_epochs", moves="head"), Phase(moves="body"))
+        return replace(super().send(work), phases=phases, numbers={**work.numbers, "head_epochs": epochs}, steps=steps)

@@ -1,0 +1,82 @@
+"""Per-FedAvg: the global model is trained so that one gradient step adapts it to a client.
+
+    w̃ ← w_k − α ∇f(w_k; b);   s ← ∇f(w̃; b')
+    w_k ← w_k − η (s − α h);   h = 0 (fo), a difference of gradients on b'' (hf), or ∇²f(w_k; b'') s (exact)
+    server: as FedAvg;   personal model: adapt_steps times u ← u − α ∇f_k(u), from w
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach. NeurIPS 2020, arXiv:2002.07948. The paper's meta rate β is local.lr.
+
+Deviations: b, b', b'' are consecutive batches of an epoch, in turn, so that every batch is used once in each place. The
+personal step uses the gradient over all samples of the client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from ..core.federation import Federation
+from ..core.part import Part
+from ..core.work import Mat, Rule, Work
+from ..errors import ArnoError
+from . import methods, parts
+from .adapt import adapted
+from .checks import plain_steps
+
+Variant = Literal["hf", "fo", "exact"]
+CURVATURE = {"fo": 0.0, "hf": 1.0, "exact": 2.0}
+
+
+@methods.register(
+    "per_fedavg",
+    paper="Fallah et al., NeurIPS 2020, arXiv:2002.07948",
+    formula="w_k ← w_k − η (I − α ∇²f(w_k)) ∇f(w_k − α ∇f(w_k))",
+    defaults={"weighting": "uniform"},
+)
+def per_fedavg(
+    *, alpha: float = 0.01, variant: Variant = "hf", delta: float = 0.001, adapt_steps: int = 1
+) -> list[Part]:
+    """Meta-learning: a model that adapts in one step.
+
+    alpha: α, the rate of the adaptation.
+    variant: hf (Hessian product by a difference of gradients), fo (without it), exact.
+    delta: δ of the difference.
+    adapt_steps: gradient steps of the personal model.
+
+    >>> per_fedavg(variant="fo")
+    [MetaStep(alpha=0.01, variant='fo', delta=0.001, adapt_steps=1)]
+    """
+    return [MetaStep(alpha, variant, delta, adapt_steps)]
+
+
+@parts.register("meta_step")
+@dataclass
+class MetaStep(Part):
+    """The meta-step, and the adaptation of personal models."""
+
+    alpha: float = 0.01
+    variant: Variant = "hf"
+    delta: float = 0.001
+    adapt_steps: int = 1
+    roles: ClassVar[frozenset[str]] = frozenset({"personal", "step"})
+
+    def start(self, fed: Federation) -> None:
+        """Check the settings."""
+        plain_steps(fed, self, "Per-FedAvg")
+        if not (self.alpha >= 0 and self.delta > 0 and self.adapt_steps >= 0):
+            given = f"alpha = {self.alpha:g}, delta = {self.delta:g}, adapt_steps = {self.adapt_steps}"
+            raise ArnoError(f"method.{given}", "none may be negative, and delta must be positive", "try alpha=0.01")
+        self._fed = fed
+
+    def send(self, work: Work) -> Work:
+        """The rule."""
+        numbers = {"alpha": self.alpha, "delta": self.delta, "curvature": CURVATURE[self.variant]}
+        return replace(work, rule=Rule("meta", numbers))
+
+    def personal(self, clients: Tensor) -> Mat:
+        """Some gradient steps from w."""
+        rule = Rule("adapt", {"alpha": self.alpha, "steps": float(self.adapt_steps)})
+        return adapted(self._fed, clients, lambda work: replace(work, rule=rule))
