@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,32 @@ def checkpoint_file() -> bytes:
     return path.read_bytes()
 
 
+def hostile_checkpoint(rng: Random) -> bytes:
+    """A changed file, or a whole one with a valid checksum and odd values."""
+    if rng.random() < 0.6:
+        return inputs.mutate(rng, checkpoint_file())
+    odd = inputs.twist(
+        rng, {"federation": {"t": 3}, "run": {"rounds": 3}, "config": {"model": {"kind": "mlp"}}, "round": 3}
+    )
+    names = rng.choice(
+        (["federation/w"], ["w"], ["federation/w", "federation/w/x"], ["a/b/c/d"], ["run/best", "other/x"])
+    )
+    tensors = {name: torch.zeros(rng.choice((0, 1, 6))) for name in names}
+    plain = inputs.dumps(odd)
+    header = {"format": checkpoint.FORMAT, "checksum": checksum(tensors, checkpoint.FORMAT + plain), "plain": plain}
+    checkpoint.write_tensors(Path("odd.safetensors"), tensors, {"arno": inputs.dumps(header)})
+    return Path("odd.safetensors").read_bytes()
+
+
+def checksum(tensors: dict[str, torch.Tensor], text: str) -> str:
+    """The checksum of a checkpoint, as an attacker computes it."""
+    digest = blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
 def hostile_config(rng: Random) -> bytes:
     from omegaconf import OmegaConf
 
@@ -275,7 +302,7 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any] | Callable[[Random], Any], Callabl
     "tables": (hostile_table, table, 0.03),
     "tables, binary": (hostile_binary_table, binary, 0.03),
     "conformance cases": (hostile_case, case, 0.05),
-    "checkpoints": (lambda rng: inputs.mutate(rng, checkpoint_file()), saved, 0.05),
+    "checkpoints": (hostile_checkpoint, saved, 0.05),
 }
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..core.table import ClientTable
 from ..errors import ArnoError
+from ..limits import regular
 from .damage import Damaged
 from .disk import sync_folder
 
@@ -75,7 +76,14 @@ def load(path: Path) -> Checkpoint:
         raise Damaged(f"{path}", "is damaged: its checksum does not match", remedy)
     if version != FORMAT:
         raise ArnoError(f"{path} has format {version}", f"this version reads {FORMAT}", "use the version that wrote it")
-    plain = json.loads(text)
+    try:
+        return _assembled(json.loads(text), tensors)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path}", f"does not hold the state of a run ({error!r})", remedy) from error
+
+
+def _assembled(plain: dict[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
+    """The checkpoint of its plain values and its tensors; an exception if they do not fit together."""
     sections: dict[str, dict[str, Any]] = {name: dict(plain[name]) for name in ("federation", "run")}
     for key, tensor in tensors.items():
         section, name, *part = key.split("/")
@@ -83,7 +91,10 @@ def load(path: Path) -> Checkpoint:
             sections[section].setdefault(name, {})[part[0]] = tensor
         else:
             sections[section][name] = tensor
-    return Checkpoint(plain["round"], sections["federation"], sections["run"], plain["config"])
+    config = plain["config"]
+    if type(plain["round"]) is not int or not isinstance(config, dict):
+        raise TypeError("round and config")
+    return Checkpoint(plain["round"], sections["federation"], sections["run"], config)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None) -> None:
@@ -107,9 +118,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file and the strings of its header."""
     try:
+        regular(path)  # a pipe would be waited for
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
+    except ArnoError as error:
+        raise Damaged(f"{path}", error.args[1], remedy) from error
+    except (OSError, SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # of odd types too
         raise Damaged(f"{path}", f"cannot be read ({error})", remedy) from error
 
 
