@@ -141,6 +141,21 @@ def test_integers_in_one_file_and_missing_values_in_another_are_one_column(tmp_p
     assert read(place).features == ("x",)
 
 
+def test_a_column_whose_type_changes_after_the_first_block(tmp_path):
+    """Types are taken from the first block (1 MB); a later row that does not fit them is not an error."""
+    n = 200_000
+    x = np.arange(n).astype(object)
+    x[-1], y = 0.5, np.arange(n) % 2
+    table = pd.DataFrame({"x": x, "late": [None] * (n - 100) + [3.0] * 100, "code": np.arange(n) % 7, "sick": y})
+    data = read(write(table, tmp_path / "long.csv"), test=0.5, categories=["code"])
+    assert data.features == ("x", "late", *(f"code={i}" for i in range(7)))
+    x[-1] = "half"
+    with pytest.raises(
+        ArnoError, match=r"^column x: 'half' in row 200000: it is a column of numbers, and 1 of 200,000"
+    ):
+        read(write(table.assign(x=x), tmp_path / "text.csv"))
+
+
 def test_labels_by_type(tmp_path, heart):
     table = frame()
     assert read(heart).classes == ("0", "1", "2")

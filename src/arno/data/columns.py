@@ -25,11 +25,12 @@ VALUES, SOME, FEW = 10_000, 50, 10
 class Inputs:
     """The features of all rows.
 
-    x: `[n, inputs]` float32. names: of the inputs. mean, std: of each input over the training rows; 0 and 1 for inputs
-    that are 0 or 1 for a category. notes: lines that say what was inferred.
+    x, x_test: the training and test rows, `[n, inputs]` float32. names: of the inputs. mean, std: of each input over
+    the training rows; 0 and 1 for inputs that are 0 or 1 for a category. notes: lines that say what was inferred.
     """
 
     x: Array
+    x_test: Array
     names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -198,24 +199,24 @@ def inputs(columns: dict[str, pa.ChunkedArray], categories: Sequence[str], train
         plain.append(name)
         names.append(name)
         mean, std = [*mean, middle], [*std, spread if spread > 1e-12 else 1.0]
-    return Inputs(
-        _joined(parts, len(training)), tuple(names), tuple(mean), tuple(std), _notes(plain, notes, filled, empty)
-    )
+    return Inputs(*_joined(parts, training), tuple(names), tuple(mean), tuple(std), _notes(plain, notes, filled, empty))
 
 
-def _joined(parts: list[Array], rows: int) -> Array:
-    """Columns side by side; the list is empty afterwards."""
-    width = sum(part.shape[1] for part in parts)
+def _joined(parts: list[Array], training: Bools) -> tuple[Array, Array]:
+    """Columns side by side: training rows and test rows. The list is empty afterwards."""
+    width, rows = sum(part.shape[1] for part in parts), len(training)
     if not width:
         raise ArnoError("data=table", "no column is left as a feature", "name them with data.features=[…]")
     room(4 * rows * width, f"a table of {rows:,} rows and {width:,} inputs")
     pa.default_memory_pool().release_unused()  # the memory of the columns that were converted
-    out, at = np.empty((rows, width), dtype=np.float32), 0
+    both = [(np.flatnonzero(some), np.empty((some.sum(), width), dtype=np.float32)) for some in (training, ~training)]
+    at = 0
     while parts:
         part = parts.pop(0)
-        out[:, at : at + part.shape[1]] = part
+        for some, out in both:
+            out[:, at : at + part.shape[1]] = part[some]
         at += part.shape[1]
-    return out
+    return both[0][1], both[1][1]
 
 
 def _notes(plain: list[str], notes: list[str], filled: dict[str, int], empty: list[str]) -> tuple[str, ...]:

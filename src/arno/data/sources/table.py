@@ -44,7 +44,7 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
 
 
 def _several(path: object) -> bool:
-    return not isinstance(path, str) or has_magic(path) or Path(path).expanduser().is_dir()
+    return not isinstance(path, str) or has_magic(path) or place(path).is_dir()
 
 
 @source("table", names_clients=names_clients)
@@ -386,9 +386,9 @@ class Table:
         targets = torch.from_numpy(y)
         return Dataset(
             self.files[0].stem if len(self.files) == 1 else self.files[0].resolve().parent.name,
-            torch.from_numpy(made.x[kept]),
+            torch.from_numpy(made.x),
             targets[kept],
-            torch.from_numpy(made.x[held]),
+            torch.from_numpy(made.x_test),
             targets[held],
             class_names,
             made.mean,
