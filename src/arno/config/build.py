@@ -17,6 +17,7 @@ from ..core.work import SGD
 from ..data.dataset import Dataset, load, shortened, split_inside, split_validation
 from ..data.partition import Partition, as_partition
 from ..errors import ArnoError
+from ..problems.own import keep_some
 from ..problems.quadratic import Quadratic
 from ..problems.supervised import Supervised
 from ..quadratic import draw
@@ -61,6 +62,9 @@ def supervised(config: dict[str, Any]) -> Supervised:
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
     rows, partition = partition.lined_up(train)
+    own_test, share = None, config["data"].get("client_test")
+    if share is not None:
+        partition, own_test = keep_some(partition, share, config["seed"])
     x, y = dataset.x, dataset.y
     if len(held_out) or rows is not train:
         x, y = x.index_select(0, rows), y.index_select(0, rows)
@@ -79,6 +83,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
         task=task,
         transform=dataset.transform(),
         splits=splits,
+        own_test=own_test,
         name=f"{dataset.name} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=dataset.fingerprint(),
         channels_last=channels_last,
@@ -111,6 +116,7 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])
     val = chosen.pop("val", None)
+    chosen.pop("client_test", None)
     if chosen.get("numbers", True) is None and config["task"]["kind"] in ("classification", "regression"):
         chosen["numbers"] = config["task"]["kind"] == "regression"
     refuse_signature("data", chosen)

@@ -102,7 +102,7 @@ GROUPS = ("method", "problem", "data", "task", "partition", "model", "select", "
 RENAMED = {("problem", "classification"): "supervised"}
 #: Settings that every kind of a group has; its factories do not get them.
 COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
-    "data": {"val": (float | None, None)},
+    "data": {"val": (float | None, None), "client_test": (float | None, None)},
     "model": {"channels_last": (bool | None, None)},
 }
 #: A run may be continued with other values of these: they do not change what is computed.
@@ -494,7 +494,16 @@ def _check(config: DictConfig) -> None:
 
 def _check_out(out: str | None) -> None:
     """Check that the name of the folder is not longer than file systems allow."""
-    longest = max((len(os.fsencode(part)) for part in Path(out).parts), default=0) if out is not None else 0
-    if longest > 255:
-        rule = f"a name has at most 255 bytes, not {longest}"
+    if out is None:
+        return
+    try:
+        longest, whole = (
+            max(map(len, map(os.fsencode, p)), default=0) for p in (Path(out).parts, [os.path.abspath(out)])
+        )
+    except ValueError as error:  # UnicodeEncodeError: half of a character
+        raise ArnoError(
+            f"out = {limits.shortened(out)!a}", f"it is no name ({_first(error)})", "choose another out="
+        ) from error
+    if longest > 255 or whole > 3900:  # 4096, less the names in the folder
+        rule = f"a name has at most 255 bytes and a path 3900, not {longest} and {whole}"
         raise ArnoError(f"out = {limits.shortened(out)}", rule, "choose a shorter out=")

@@ -6,7 +6,7 @@ A class that lacks an ability inherits a default that says so; no code looks for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,7 @@ from ..errors import ArnoError
 from .layout import Layout
 from .metric import Metric
 from .table import ClientTable
-from .work import Job, Result, SubModel, SumResult, Vec, Work
+from .work import Job, Mat, Result, SubModel, SumResult, Vec, Work
 
 if TYPE_CHECKING:
     from .federation import Federation
@@ -93,6 +93,7 @@ class Problem(ABC):
     selects: the metric that chooses the best model of a run; None keeps the last model.
     splits: the parts of the data on which a round is scored; "" is the objective itself.
     kernel: how gradients are computed, for the manifest and for `engine=auto`.
+    tests_clients: whether clients keep samples for a test of their own.
     client_names: of the clients, in the order of their numbers; None if they have no names.
     notes: lines about the data that a run prints before the first round and records.
     """
@@ -105,6 +106,7 @@ class Problem(ABC):
     selects: Metric | None = None
     splits: tuple[str, ...] = ("",)
     kernel: str = ""
+    tests_clients: bool = False
     client_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
@@ -155,6 +157,14 @@ class Problem(ABC):
 
     def spread(self, tally: Tensor) -> dict[str, float]:
         """How well the model serves the single clients, from the statistics of the test data; empty if unknown."""
+        return {}
+
+    def own_tallies(self, models: Callable[[Tensor], Mat]) -> Tensor | None:
+        """Statistics of every client's own test samples under the model that it uses, [N, …]; None without samples."""
+        return None
+
+    def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
+        """Scores over all clients of such statistics, as a round records them."""
         return {}
 
     def label_counts(self) -> Tensor | None:

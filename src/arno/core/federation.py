@@ -79,6 +79,9 @@ class Federation:
         self.watch: Callable[[str], None] = lambda line: None
         self.advice: list[str] = []
         self._order = next((part for part in self.parts if "order" in part.roles), Part())
+        self._personal = next((part for part in self.parts if "personal" in part.roles), None)
+        if self._personal is not None and not problem.tests_clients:
+            self.advice.append("personal models are not scored: data.client_test=0.2 keeps samples for that")
         for part in self.parts:
             part.start(self)
         masks = [mask for part in self.parts if (mask := part.private()) is not None]
@@ -162,8 +165,18 @@ class Federation:
 
     def personal(self, clients: Tensor) -> Mat:
         """The model that each of these clients would use: its own where the method has such, else the current one."""
-        part = next((part for part in self.parts if "personal" in part.roles), None)
-        return self.w.expand(len(clients), -1) if part is None else part.personal(clients)
+        return self.w.expand(len(clients), -1) if self._personal is None else self._personal.personal(clients)
+
+    def own_scores(self) -> dict[str, float]:
+        """Scores on the clients' own test samples, of the global model and of personal models; empty without them."""
+        w = self.evaluated()
+        tallies = self.problem.own_tallies(lambda clients: w.expand(len(clients), -1))
+        row = {} if tallies is None else self.problem.own_summary(tallies, personal=False)
+        if tallies is not None and self._personal is not None:
+            mine = self.problem.own_tallies(self.personal)
+            assert mine is not None
+            row |= self.problem.own_summary(mine, personal=True)
+        return row
 
     def evaluated(self) -> Vec:
         """The model that is scored: the current one, unless a part says otherwise."""

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.contracts import Clients, Problem
+from ..core.contracts import Clients, Problem, added
 from ..core.layout import Layout, bind, flatten
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.seeds import key, stream
-from ..core.work import Job, SubModel, Vec
+from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
@@ -25,6 +25,7 @@ from ..kernels.kernel import Kernel
 from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
+from .own import GLOBAL, PERSONAL, blocks, own_metrics, summary
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
@@ -40,6 +41,7 @@ class Supervised(Problem):
     task: what the outputs mean; by default classification with as many classes as there are labels.
     transform: from stored samples to network inputs, on whole batches.
     splits: held-out samples by name (`val`, `test`): x and y; `balanced` is made of `val` when it is first needed.
+    own_test: samples of x and y that each client keeps for its own test; they are not in `partition`.
     channels_last: images with the channels of a pixel side by side, which convolutions on a CPU compute faster; the
         default where there are any. It rounds differently, so it is part of the run.
     seed: of the balanced split.
@@ -57,6 +59,7 @@ class Supervised(Problem):
         splits: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         name: str = "supervised",
         fingerprint: str = "",
+        own_test: Partition | None = None,
         channels_last: bool | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -70,7 +73,8 @@ class Supervised(Problem):
         self.held_out = {name: (a.to(self.device), self._targets(b)) for name, (a, b) in (splits or {}).items()}
         self.splits = tuple(split for split in ("test", "val") if split in self.held_out)
         self.clients = Clients(partition.sizes)
-        self.metrics = declared(self.task, self.splits)
+        self.metrics, self.own_test = declared(self.task, self.splits, own_test is not None), own_test
+        self.tests_clients = own_test is not None
         self.selects = self.task.metrics[0].on("val") if "val" in self.held_out else None
         self.module = self._make(0)
         self.channels_last = wants_channels_last(self.module, channels_last)
@@ -81,7 +85,8 @@ class Supervised(Problem):
     def headline(self) -> tuple[Metric, ...]:
         """The scores on the test data, the score that selects the best model, the training loss."""
         test = [metric.on(split) for split in self.splits[:1] for metric in self.task.metrics]
-        return (*test, *([self.selects] if self.selects and self.selects not in test else []), TRAIN_LOSS)
+        own = [own_metrics(self.task, kind)[0] for kind in (PERSONAL, GLOBAL)] if self.own_test else []
+        return (*test, *own, *([self.selects] if self.selects and self.selects not in test else []), TRAIN_LOSS)
 
     @property
     def shape(self) -> torch.Size:
@@ -145,6 +150,22 @@ class Supervised(Problem):
         """The task's spread over clients, where clients hold labels."""
         counts = self.label_counts()
         return {} if counts is None else self.task.spread(tally, counts)
+
+    def own_tallies(self, models: Callable[[Tensor], Mat]) -> Tensor | None:
+        """The task's statistics of every client's own test samples under the model that it uses, [N, …]."""
+        if self.own_test is None:
+            return None
+        found = []
+        for clients, rows in blocks(self.clients.n, models):
+            for k, w in zip(clients.tolist(), rows, strict=True):
+                at = self.own_test[k].to(self.device)
+                pieces = self._forward(w, self.x.index_select(0, at), self.y.index_select(0, at))
+                found.append(added(self.task.tally(outputs, targets) for outputs, targets in pieces))
+        return torch.stack(found)
+
+    def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
+        """Scores over all clients of such statistics, as a round records them."""
+        return summary(self.task, tallies, PERSONAL if personal else GLOBAL)
 
     def label_counts(self) -> Tensor | None:
         """How many samples of each class each client holds, [N, classes]."""
@@ -222,9 +243,10 @@ class Supervised(Problem):
             return self.build().to(self.device, self.dtype)
 
 
-def declared(task: Task, splits: Iterable[str]) -> tuple[Metric, ...]:
-    """The metrics that a round of this task records."""
+def declared(task: Task, splits: Iterable[str], own: bool = False) -> tuple[Metric, ...]:
+    """The metrics that a round of this task records; with `own`, those on the clients' own test samples too."""
     held = [metric.on(split) for split in splits for metric in task.metrics]
+    held += [*own_metrics(task, PERSONAL), *own_metrics(task, GLOBAL)] if own else []
     return (*held, *task.client_metrics, TRAIN_LOSS)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ..core.federation import Federation
 from ..errors import ArnoError
+from ..limits import place
 from ..records import checkpoint as checkpoints
 
 
@@ -39,13 +41,13 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
 
 def find(text: str) -> Path:
     """The checkpoint that `load` names: a file, or the last checkpoint of a run's folder."""
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path = place(text)
+    if os.path.isdir(path):
         saved = sorted([*path.glob("[0-9]*.safetensors"), *path.glob("checkpoints/[0-9]*.safetensors")])
         if not saved:
             raise ArnoError(f"load = {text}", "this folder holds no checkpoint", "give the folder of a run")
         return saved[-1]
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ArnoError(f"load = {text}", "there is no such file or folder", "give a run's folder or a checkpoint")
     return path
 

@@ -142,6 +142,7 @@ class Loop:
         row = summary(record, totals, fed.w.element_size())
         if fed.t % self.config["eval"]["every"] == 0 or self.ended():
             row |= fed.engine.report(fed.evaluated(), self.config["eval"]["clients"])
+            row |= fed.own_scores()
             selects = fed.problem.selects
             if selects is not None and selects.sign * row[selects.name] > totals.best_score:
                 totals.best_score, totals.best_round = selects.sign * row[selects.name], fed.t
