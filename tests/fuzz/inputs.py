@@ -168,10 +168,10 @@ def targets() -> st.SearchStrategy[str]:
         "arno",
         "os.path", ".os", "..", "", "a b", "torch.os", "nowhere.py", "/dev/null.py", "\0.py", "x" * 5000 + ".py",
         "fifo.py",
-        "~nobody/x.py", "folder.py", "text.py",
+        "~nobody/x.py", "folder.py", "text.py", "torch.nn",
     ))  # fmt: skip
     name = st.sampled_from(
-        ("system", "eval", "exec", "run", "exit", "rmtree", "import_module", "path", "", "__class__", "x")
+        ("system", "eval", "exec", "run", "exit", "rmtree", "import_module", "Linear", "path", "", "__class__", "x")
     )
     return st.one_of(
         st.builds("{}:{}".format, module, name),

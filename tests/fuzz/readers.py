@@ -34,9 +34,10 @@ def overrides(words: list[str]) -> None:
 
 
 def runs(words: list[str]) -> None:
-    """A whole run; only words that do not name folders elsewhere or start processes."""
+    """A whole run; without words that start processes, or that ask for work of days."""
     shutil.rmtree("run", ignore_errors=True)
-    dispatch(["run", *SMALL, "out=run", *(word for word in words if "processes" not in word and "ray" not in word)])
+    left_out = ("processes", "ray", "rounds", "epochs")
+    dispatch(["run", *SMALL, "out=run", *(word for word in words if not any(name in word for name in left_out))])
 
 
 def configs(content: bytes) -> None:

@@ -301,7 +301,7 @@ def test_a_stored_configuration_reads_no_environment(monkeypatch):
     refused("a stored value", settings.read, Path("config.yaml"))
 
 
-@pytest.mark.parametrize("out", ["a" * 256, "é" * 200, "x/" * 3000, "a\0b"])
+@pytest.mark.parametrize("out", ["a" * 256, "é" * 200, "x/" * 3000, "x/" * 2000, "a\0b"])
 def test_attack_an_over_long_out_is_one_line(out):
     refused("at most|null|cannot be read", settings.compose, [f"out={out}"])
 
@@ -309,6 +309,15 @@ def test_attack_an_over_long_out_is_one_line(out):
 @pytest.mark.parametrize("value", ["9" * 400, "0x" + "f" * 4000, "1:" * 1000 + "1", str(2**63), "9" * 5000])
 def test_a_whole_number_of_more_than_64_bits_is_refused(value):
     refused("64 bits|characters", settings.compose, [f"seed={value}"])
+
+
+@pytest.mark.parametrize("value", ["1.5", "3", "true", "[1]", "{a: 1}"])
+def test_a_tracker_that_is_no_name_is_refused(value):
+    refused("trackers are given by name|unknown key", settings.compose, [f"track={value}"])
+
+
+def test_a_long_word_that_is_no_setting_is_shortened():
+    refused("settings are written key=value", settings.compose, ["=" + "x" * 4000])
 
 
 def test_a_negative_seed_is_refused():

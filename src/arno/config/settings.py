@@ -165,9 +165,9 @@ def parse(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     key = key.strip().lstrip("+")
-    if not equals or not key:
-        raise ArnoError(f"argument {text!r}", "settings are written key=value", "e.g. rounds=10; see arno run --help")
     what = f"argument {limits.shortened(repr(text))}"
+    if not equals or not key:
+        raise ArnoError(what, "settings are written key=value", "e.g. rounds=10; see arno run --help")
     try:
         limits.check_yaml(value, what)
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]))
@@ -470,6 +470,10 @@ def _check(config: DictConfig) -> None:
         if value is not None and value < least:
             raise ArnoError(f"{key} = {value}", f"it must be at least {least}", f"try {key}={max(least, 10)}")
     _check_out(config.out)
+    track = config.track if isinstance(config.track, ListConfig) else [config.track or ""]
+    if not all(isinstance(name, str) for name in track):
+        what = f"track = {limits.shortened(config.track)}"
+        raise ArnoError(what, "trackers are given by name", "write track=mlflow or track=[mlflow, tensorboard]")
     if not 0 < config.participation <= 1:
         raise ArnoError(
             f"participation = {config.participation:g}", "it must be above 0 and at most 1", "try participation=0.1"
@@ -497,13 +501,11 @@ def _check_out(out: str | None) -> None:
     if out is None:
         return
     try:
-        longest, whole = (
-            max(map(len, map(os.fsencode, p)), default=0) for p in (Path(out).parts, [os.path.abspath(out)])
-        )
-    except ValueError as error:  # UnicodeEncodeError: half of a character
-        raise ArnoError(
-            f"out = {limits.shortened(out)!a}", f"it is no name ({_first(error)})", "choose another out="
-        ) from error
+        longest = max((len(os.fsencode(part)) for part in Path(out).parts), default=0)
+        whole = len(os.fsencode(os.path.abspath(out)))
+    except ValueError as error:  # half of a character
+        what = f"out = {limits.shortened(out)!a}"
+        raise ArnoError(what, f"it is no name ({_first(error)})", "choose another out=") from error
     if longest > 255 or whole > 3900:  # 4096, less the names in the folder
         rule = f"a name has at most 255 bytes and a path 3900, not {longest} and {whole}"
         raise ArnoError(f"out = {limits.shortened(out)}", rule, "choose a shorter out=")

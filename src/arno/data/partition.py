@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..core.seeds import numpy_stream, stream
 from ..errors import ArnoError
-from ..limits import TEXT, read_text, regular, room
+from ..limits import TEXT, place, read_text, regular, room
 from ..registry import Registry
 from .dataset import Ints, Labels, as_labels, rank_in_class
 
@@ -385,7 +385,7 @@ def file(
     if path is None:
         raise ArnoError("partition=file", "the file is not named", "add partition.path=clients.json")
     where = f"partition.path = {path}"
-    rows, names = _lists(where, _parsed(where, Path(path).expanduser()))
+    rows, names = _lists(where, _parsed(where, place(path)))
     return changed(_from_lists(where, rows, len(y), clients), names=names)
 
 

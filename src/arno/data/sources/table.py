@@ -206,7 +206,7 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
         raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
     if not len(loaded):
         raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
-    return pa.table([_without_marks(file, name, loaded[name]) for name in names], names=names)
+    return pa.table([without_marks(file, name, loaded[name]) for name in names], names=names)
 
 
 def _load_csv(file: Path, exact: Container[str]) -> pa.Table:
@@ -242,7 +242,7 @@ def marks() -> list[str]:
     return [*csv.ConvertOptions().null_values, "?"]
 
 
-def _without_marks(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def without_marks(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of text with missing values in place of marks; as numbers if only numbers are left."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         raise ArnoError(f"column {name} in {file}", "it is no UTF-8 text", "save the file as UTF-8")
