@@ -271,9 +271,9 @@ def tensors(path: Path) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], bytes
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The recorded metrics, round by round, without seconds."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if "seconds" not in name} for line in lines]
+    """The recorded metrics, round by round, without seconds and checksums."""
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if "seconds" not in name and name != "crc"} for row in found]
 
 
 def columns(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:

@@ -335,10 +335,10 @@ def runs_in(path: Path) -> list[Path]:
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
     """Add a run to its group, or the reason why it has no result. A run without a finished round is left out."""
     lost = failure(path)
-    if lost is None and (path / "manifest.json").exists() and (path / "metrics.jsonl").exists():
+    if lost is None and any((path / name).exists() for name in ("manifest.json", "metrics.jsonl")):
         run = RunResult(path)
-        status, lines = run.folder.manifest()["status"], run.rows
-        odd = Record(lines, run.metrics, 0).diverged()
+        status, lines = run.folder.manifest().get("status"), run.rows
+        odd = Record(lines, run.metrics, 0).diverged() if lines else None
         if odd:
             lost = Lost(f"{odd} is not finite after round {lines[-1]['round']}", True)
         elif status == "failed":
