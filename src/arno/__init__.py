@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .core.part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
+    from .data.sources.python import Data
     from .grids.compare import compare
     from .runs.run import RunResult, resume, run
 
@@ -36,13 +37,25 @@ _HOMES = {
     "Result": "core.work",
     "Work": "core.work",
     "Comparison": "analysis.comparison",
+    "Data": "data.sources.python",
     "compare": "grids.compare",
     "RunResult": "runs.run",
     "resume": "runs.run",
     "run": "runs.run",
 }
 
-__all__ = ["SGD", "ArnoError", "ClientTable", "Comparison", "Federation", "Local", "Part", "Result", "RunResult"]
+__all__ = [
+    "SGD",
+    "ArnoError",
+    "ClientTable",
+    "Comparison",
+    "Data",
+    "Federation",
+    "Local",
+    "Part",
+    "Result",
+    "RunResult",
+]
 __all__ += ["Work", "__version__", "compare", "resume", "run"]
 
 
