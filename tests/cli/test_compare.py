@@ -448,7 +448,7 @@ def test_a_metric_that_nobody_recorded(arno, here):
         ("fedprox.mu=0.1", "fedprox is not among the methods compared; write method=fedavg,fedprox"),
         ("method=fedavg,fedprox fedpox.mu=1", "'fedpox.mu': no method has this name; did you mean fedprox.mu?"),
         ("method=fedavg,fedprox fedprox.nu=1", "'fedprox.nu': its own settings are mu; did you mean fedprox.mu?"),
-        ("method=fedavg,fedprox fedavg.mu=1", "fedavg has no settings of its own; see arno methods fedavg"),
+        ("method=fedavg,scaffold scaffold.mu=1", "scaffold has no settings of its own; see arno methods scaffold"),
         ("method=fedavg fedavg.particpation=1", "did you mean fedavg.participation?"),
         ("method=fedavg,fedprox fedprox.local.lrr=1", "did you mean 'local.lr'?"),
         ("method=fedavg locl.lr=1", "did you mean 'local.lr'?"),
@@ -648,6 +648,8 @@ def test_cells():
     assert len(grid) == 6
     assert len({c.folder for c in grid}) == 6
     assert len(cells(["seed=0,0"])) == 1
+    both = cells(["method=fedavg,local", "local.lr=0.1"])  # a method and a section of settings have the same name
+    assert [c.overrides for c in both] == [("method=fedavg", "local.lr=0.1"), ("method=local", "local.lr=0.1")]
     assert all("/" not in c.folder for c in cells(["data.root=/a/b,/c/d"]))
     long = cells([f"data.root={'x' * 300},{'x' * 299}y"])
     assert len({c.folder for c in long}) == 2

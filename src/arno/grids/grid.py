@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -66,18 +66,24 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     compared = {method for key, several in given if key == "method" for method in several}
     for key, _ in given:
         _refuse(key.lstrip("+"), compared)
-    shared = [(key, several) for key, several in given if key.split(".")[0] not in compared]
+    shared = [(key, several) for key, several in given if not _after_method(key, compared)]
     varying = [key for key, several in shared if len(several) > 1 and key != "seed"]
     subject = "method" if len(compared) > 1 else next(iter(varying), "method")
     found: dict[Cell, None] = {}
     for chosen in _choices(shared):
         method = chosen.get("method")
-        own = [(key.partition(".")[2], several) for key, several in given if key.split(".")[0] == method]
+        own = [(key.partition(".")[2], several) for key, several in given if _after_method(key, {method})]
         several_of_own = [key for key, several in own if len(several) > 1]
         for mine in _choices(own):
             told = [f"{key}={mine[key]}" for key in several_of_own]
             found[_cell(chosen, mine, told, varying, subject)] = None
     return list(found)
+
+
+def _after_method(key: str, methods: Collection[str | None]) -> bool:
+    """Whether a key stands after the name of one of these methods; `local.lr` is a general setting for every method."""
+    head, dot, _ = key.partition(".")
+    return bool(dot) and head in methods and head not in GENERAL
 
 
 def _listed(text: str) -> tuple[str, list[str]]:
@@ -122,7 +128,7 @@ def _refuse(key: str, compared: set[str]) -> None:
         return
     head, registry = rest.split(".")[0], configs.registry("method")
     if method not in compared:
-        near = get_close_matches(method, [*registry.names(), "custom"], 1, 0.7)
+        near = get_close_matches(method, [*sorted({*registry.names()} - GENERAL), "custom"], 1, 0.7)
         if near and near[0] != method:
             raise ArnoError(f"unknown key {key!r}", "no method has this name", f"did you mean {near[0]}.{rest}?")
         if near:
