@@ -110,6 +110,12 @@ def idx_files() -> dict[str, bytes]:
     return made
 
 
+@cache
+def zeros() -> bytes:
+    """A gzip member of 16 MiB of zeros; many of them in a row are a bomb."""
+    return gzip.compress(bytes(2**24), 1)
+
+
 def hostile_idx(rng: Random) -> dict[str, bytes]:
     files = dict(idx_files())
     name = rng.choice(list(files))
@@ -117,8 +123,12 @@ def hostile_idx(rng: Random) -> dict[str, bytes]:
         files[name] = inputs.mutate(rng, files[name])
         return files
     packed = {f"{key}.gz": gzip.compress(value, 1) for key, value in files.items()}
-    bomb = files[name][:4] + b"\xff" * 12 + bytes(2**28)
-    packed[f"{name}.gz"] = gzip.compress(bomb, 1) if rng.random() < 0.01 else inputs.gz(rng, files[name])
+    if rng.random() < 0.02:
+        sizes = rng.choice(((2**32 - 1,) * 3, (2**8, 2**12, 2**12)))
+        start = bytes([0, 0, 8, 3]) + np.array(sizes, ">u4").tobytes()
+        packed[f"{name}.gz"] = gzip.compress(start) + zeros() * rng.choice((1, 16, 300))
+    else:
+        packed[f"{name}.gz"] = inputs.gz(rng, files[name])
     return packed
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from arno import conform, limits
 from arno.config import settings
 from arno.data import load
-from arno.data.archives import read_npz, read_tar
+from arno.data.archives import read_npy, read_npz, read_tar
 from arno.errors import ArnoError
 from arno.registry import load_target
 from arno.selection import schedule
@@ -168,6 +168,16 @@ def npz_of(header: bytes, body: bytes = b"") -> Path:
 )
 def test_an_array_that_claims_what_does_not_follow_is_refused(descr, shape, said, little_memory):
     refused(said, read_npz, npz_of(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()))
+
+
+def test_a_single_array_is_read_under_the_same_rules(little_memory):
+    np.save("one.npy", np.arange(6).reshape(2, 3))
+    assert read_npy(Path("one.npy")).tolist() == [[0, 1, 2], [3, 4, 5]]
+    content = Path("one.npy").read_bytes()
+    Path("one.npy").write_bytes(content[:-1])
+    refused("announces 48 bytes and 47 follow", read_npy, Path("one.npy"))
+    Path("one.npy").write_bytes(content.replace(b"(2, 3)", b"(9**9)"))
+    refused("header cannot be read", read_npy, Path("one.npy"))
 
 
 class Bomb:

@@ -87,17 +87,26 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         return {name.removesuffix(".npy"): _member(archive, name, path) for name in names}
 
 
+def read_npy(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
+    """The array of an .npy file, under the rules of `read_npz`."""
+    with reading(path), path.open("rb") as file:
+        return _array(file, path.stat().st_size, str(path))
+
+
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray[Any, np.dtype[Any]]:
-    what, info = f"{name} in {path}", archive.getinfo(name)
     with archive.open(name) as file:
-        shape, dtype = _header(file, what)
-        size = elements(shape, dtype.itemsize, what)
-        follow = info.file_size - file.tell()
-        if size != follow:
-            rule = f"its header announces {size:,} bytes and {follow:,} follow"
-            raise ArnoError(what, rule, "write it again with np.savez")
-    with archive.open(name) as file:
-        return cast("np.ndarray[Any, np.dtype[Any]]", np.lib.format.read_array(file, allow_pickle=False))
+        return _array(file, archive.getinfo(name).file_size, f"{name} in {path}")
+
+
+def _array(file: IO[bytes], length: int, what: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """The array in a file of `length` bytes; its header is checked before memory is allocated."""
+    shape, dtype = _header(file, what)
+    size, follow = elements(shape, dtype.itemsize, what), length - file.tell()
+    if size != follow:
+        rule = f"its header announces {size:,} bytes and {follow:,} follow"
+        raise ArnoError(what, rule, "write it again with NumPy")
+    file.seek(0)
+    return cast("np.ndarray[Any, np.dtype[Any]]", np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -108,7 +117,7 @@ def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]
         shape, _, dtype = read(file)
     except Exception as error:  # NumPy parses the header as Python; damaged text fails in many ways
         rule = f"its header cannot be read ({shortened(error)})"
-        raise ArnoError(what, rule, "write it again with np.savez") from error
+        raise ArnoError(what, rule, "write it again with NumPy") from error
     if dtype.kind not in "biufcUS":
         raise ArnoError(what, "it holds Python objects or records", "use arrays of numbers or strings")
     return shape, dtype

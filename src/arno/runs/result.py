@@ -69,10 +69,10 @@ class RunResult:
     @cached_property
     def counts(self) -> NDArray[np.int32] | None:
         """How many samples of each class each client holds, [clients, classes]; None if the run did not record it."""
-        import numpy as np
+        from ..data.archives import read_npy
 
         path = self.path / "counts.npy"
-        return np.load(self.folder.verified(path.name)) if path.exists() else None
+        return read_npy(self.folder.verified(path.name)) if path.exists() else None
 
     @cached_property
     def final(self) -> Tensor:
