@@ -132,6 +132,13 @@ def test_a_folder_with_a_file_per_client_is_the_same_as_a_column(tmp_path):
         assert other.fingerprint() == one.fingerprint()
 
 
+def test_a_file_with_brackets_in_its_name_is_no_pattern(tmp_path, heart):
+    path = write(frame(), tmp_path / "heart[1].csv")
+    assert read(path).fingerprint() == read(heart).fingerprint()
+    with pytest.raises(ArnoError, match=r"heart\*\.tsv: it has no file of a known kind"):
+        read(tmp_path / "heart*.tsv")
+
+
 def test_integers_in_one_file_and_missing_values_in_another_are_one_column(tmp_path):
     place = tmp_path / "each"
     place.mkdir()

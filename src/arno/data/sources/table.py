@@ -44,7 +44,8 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
 
 
 def _several(path: object) -> bool:
-    return not isinstance(path, str) or has_magic(path) or place(path).is_dir()
+    """Whether a path is a list, a folder or a pattern; a file may have brackets in its name."""
+    return not isinstance(path, str) or place(path).is_dir() or (has_magic(path) and not place(path).exists())
 
 
 @source("table", names_clients=names_clients)
@@ -167,7 +168,7 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
         files = [place(one) for one in path]
     elif (there := place(path)).is_dir():
         files = sorted(file for file in there.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
-    elif has_magic(path):
+    elif _several(path):
         files = sorted(map(Path, glob(str(there))))
     else:
         files = [there]
