@@ -6,6 +6,7 @@ one line that names the file and the remedy; after `arno repair` it continues to
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable
@@ -131,6 +132,7 @@ def test_damaged_metrics_jsonl_lines(state, how, request, copy, six, eight, monk
         done = repair(run)
         if how == "line 2 twice":
             assert not any("went back" in line for line in done), "an identical line is removed, nothing is lost"
+            assert RunFolder(run).manifest()["status"] == ("done" if state == "finished" else "running")
         found = outcome(run, file, rounds, monkeypatch)
     assert found == want
 
@@ -314,3 +316,29 @@ def test_the_command_says_what_it_did(killed, copy, capsys):
         main(["repair", str(run / "nowhere")])
     assert left.value.code == 2
     assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_damaged_clients_parquet_of_release_0_1(finished, copy, eight):
+    """attacks.md: damaged clients-*.parquet. Pieces and manifests of release 0.1 have no checksums."""
+    run = copy(finished)
+    manifest = RunFolder(run).manifest()
+    del manifest["checksums"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    for piece in (run / "checkpoints").glob("clients-*.parquet"):
+        piece.rename(piece.with_name(f"{piece.name[:16]}.parquet"))
+    break_file(find(run, "clients-", 0), "garbage")
+    with pytest.raises(ArnoError, match=r"clients-00000002\.parquet: cannot be read .*; arno repair"):
+        resume(run, "rounds=8")
+    assert "the rows of the clients in checkpoints were rebuilt from clients.parquet" in repair(run)
+    assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight
+
+
+def test_damaged_config_yaml_of_release_0_1(finished, copy, eight):
+    """attacks.md: damaged config.yaml. Without a checksum a missing end shows in the settings of the checkpoint."""
+    run = copy(finished)
+    text = (run / "config.yaml").read_text().split("\n", 1)[1]
+    (run / "config.yaml").write_text(text[: text.index("\non_divergence")] + "\n")
+    with pytest.raises(ArnoError, match=r"config\.yaml: it lacks .*, which the checkpoint has; arno repair"):
+        resume(run, "rounds=8")
+    assert "config.yaml was rebuilt from a checkpoint" in repair(run)
+    assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight

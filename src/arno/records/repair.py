@@ -100,7 +100,7 @@ class Repair:
             config = self.folder.config()
             values, source = {"seed": config.get("seed")}, "the configuration"
         rounds = {"rounds": self.saved[-1].round} if self.saved else {}
-        self.folder.update_manifest(**({"status": "interrupted"} | values | {"status": "interrupted"} | rounds))
+        self.folder.update_manifest(**(values | {"status": "interrupted"} | rounds))
         self.done.append(f"manifest.json was rebuilt from {source}; arno resume completes it")
 
     def records(self) -> None:
@@ -127,7 +127,10 @@ class Repair:
                 break
             except Damaged:
                 self.back(self.saved[-2].round if len(self.saved) > 1 else -1)
-        self.unfinished()
+        try:
+            self.folder.rows()
+        except Damaged:
+            self.unfinished()
 
     def last(self) -> int:
         """The last round that the records may hold."""
@@ -154,12 +157,12 @@ class Repair:
                 self.unfinished()
 
     def from_table(self, saved: Checkpoint) -> bool:
-        """Rebuild damaged pieces from `clients.parquet`, if the run is finished and that file is whole."""
+        """Rebuild damaged pieces from `clients.parquet`, if that file is whole and holds the rows of all rounds."""
+        whole = self.path / "clients.parquet"
         try:
-            known = "clients.parquet" in (self.folder.manifest().get("checksums") or {})
-            table = clients.load(self.folder.verified("clients.parquet")) if known else None
+            table = clients.load(self.folder.verified(whole.name)) if whole.exists() else None
         except Damaged:
-            table = None
+            return False
         if table is None or clients.counted(table) != verify_rounds(self.folder, saved):
             return False
         for piece in clients.pieces(self.folder.checkpoints):
@@ -216,9 +219,12 @@ class Repair:
 
     def merge(self) -> None:
         """Write `clients.parquet` of a finished run again from its pieces."""
-        if self.folder.manifest().get("status") == "done":
+        manifest, name = self.folder.manifest(), "clients.parquet"
+        if manifest.get("status") == "done":
+            self.aside(self.path / name, "is replaced")
             self.folder.merge_clients()
-            self.folder.update_manifest(checksums=self.folder.manifest()["checksums"] | self.folder.checksums())
+            known = (manifest.get("checksums") or {}) | {name: self.folder.checksums()[name]}
+            self.folder.update_manifest(checksums=known)
             self.done.append("clients.parquet was rebuilt from the pieces in checkpoints")
 
     def back(self, t: int) -> None:
