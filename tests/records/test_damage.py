@@ -163,20 +163,18 @@ def test_damaged_config_yaml_manifest_json_every_byte(name, finished, copy):
 
 
 @pytest.mark.parametrize("how", [*DAMAGE, MISSING])
-@pytest.mark.parametrize(
-    "name", ["config.yaml", "manifest.json", "metrics.jsonl", "clients.parquet", "counts.npy", "panels.json"]
-)
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json", "metrics.jsonl", "clients.parquet", "counts.npy"])
 def test_report_of_a_damaged_run_is_one_line(name, how, finished, copy):
     """attacks.md: damaged config.yaml / manifest.json / metrics.jsonl: tracebacks of `arno report`."""
     run = copy(finished)
     break_file(run / name, how)
-    if name in ("clients.parquet", "counts.npy", "panels.json") and how == MISSING:
+    if name in ("clients.parquet", "counts.npy") and how == MISSING:
         pytest.skip("a report without it says what is missing")
 
     def read() -> None:
         result = RunResult(run)
         Comparison.of([run])
-        _ = result.rows, result.clients, result.counts, result.folder.panels()
+        _ = result.rows, result.clients, result.counts
 
     with pytest.raises(ArnoError, match=rf"{re.escape(name)}.*; (arno repair|give)") as refused:
         read()

@@ -275,8 +275,9 @@ def test_panels_that_were_not_recorded_are_a_note(text, runs, tmp_path):
 def test_panels_of_seeds_are_merged_by_title(runs, tmp_path):
     charts = [Chart(title, "", [Line("y", [1], [x])]) for title, x in (("A", 1.0), ("B", 2.0), ("A", 3.0))]
     both = [copied(run, tmp_path / run.parent.name) for run in runs[:2]]
-    RunFolder(both[0]).write_panels(charts[:2])
-    RunFolder(both[1]).write_panels(charts[2:])
+    for run, shown in zip(both, (charts[:2], charts[2:]), strict=True):
+        RunFolder(run).write_panels(shown)
+        RunFolder(run).update_manifest(checksums=RunFolder(run).checksums())
     found = page(Comparison.of(both), tmp_path)
     assert found.panel("fedavg: A")["lines"][0]["y"] == [2.0]
     assert found.panel("fedavg: B")["lines"][0]["y"] == [2.0]

@@ -227,10 +227,10 @@ class RunFolder:
         self.write_text("panels.json", json.dumps([to_json(panel) for panel in panels], ensure_ascii=False) + "\n")
 
     def panels(self) -> list[Panel] | None:
-        """The panels of the method; None if the run has not written them."""
+        """The panels of the method; None if they are missing or damaged."""
         try:
             return [from_json(values) for values in json.loads(self.verified("panels.json").read_text())]
-        except (OSError, ValueError, TypeError):
+        except (ArnoError, OSError, ValueError, TypeError):
             return None
 
     def rows(self) -> list[Row]:
