@@ -17,7 +17,7 @@ from arno.cli import main
 from arno.panels import Chart, HeatMap, Line
 from arno.records.folder import RunFolder
 from arno.records.metrics import read as recorded
-from arno.report import panels
+from arno.report import comparison_panels as panels
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 

@@ -267,7 +267,7 @@ class Comparison:
 
     def figure(self, metric: str | None = None) -> Figure:
         """A picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
-        from .figure import bands
+        from .picture import bands
 
         return bands(self, metric)
 

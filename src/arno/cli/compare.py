@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 def tell(found: Comparison, out: Path, console: Console) -> int:
     """Write tables, a picture and a report of a comparison into its folder, and print it; returns the exit status."""
-    from ..analysis.figure import bands
+    from ..analysis.picture import bands
     from ..report.html import write_report
     from ..report.tables import sheets, show, write
 

@@ -37,7 +37,7 @@ class Local:
 class Federation:
     """A server and its clients. Without parts this is FedAvg: w ← w + η_s Σ_{k∈S} p_k Δ_k.
 
-    clients: what the server knows of the clients. t: rounds done (−1 before a round 0 of a part's own).
+    clients: what the server knows of the clients. t: rounds done (−1 if a part adds a round 0 that has not run yet).
     rounds: how many there will be. cohort: the largest number of clients in a round.
     watch: is called with what happens within a round. advice: lines that a user should read before the first round.
 

@@ -78,7 +78,7 @@ class Part:
         return n
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """Choose among the clients still in question; an id may come back more than once."""
+        """Choose among the clients that earlier parts left; an id may be returned more than once."""
         return ids
 
     def begin(self, t: int) -> None:

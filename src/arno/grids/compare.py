@@ -20,7 +20,7 @@ from ..core.metric import Metric
 from ..errors import ArnoError, unknown
 from ..records.folder import RunFolder
 from ..records.lock import writing
-from ..runs.earlier import refuse_order
+from ..runs.release_0_1 import refuse_order
 from ..runs.trust import check, targets
 from .cells import Config, Workers, run_cells
 from .display import display

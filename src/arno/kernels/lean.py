@@ -1,4 +1,4 @@
-"""The same network with less work on a CPU: for the copies that train and score, never for the given module.
+"""The same network with less work on a CPU: applied to copies; the given module stays as it is.
 
 - In a network that is an `nn.Sequential`, ReLU moves behind the max-pooling that follows it: the same function with the
   same gradients, on fewer numbers.

@@ -4,7 +4,7 @@
 
 Jhunjhunwala, Wang, Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023, arXiv:2301.09604.
 
-Deviations: ε is not scaled with the number of clients or the learning rate, as in the paper; the released program does.
+Deviations: none. As in the paper, ε is not scaled with the number of clients or the rate; the released program does so.
 `report=mean_of_two` scores the mean of the last two models, as the paper does; training never uses it.
 """
 

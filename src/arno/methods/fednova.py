@@ -1,6 +1,6 @@
 """FedNova: clients that take more steps get no more weight, so the model does not drift to their optimum.
 
-    a_k = ‖a_k‖₁: the number of steps of client k, or what momentum ρ and a proximal term make of it
+    a_k: the effective number of steps of client k (the paper's ‖a_k‖₁), with momentum ρ or a proximal term
     v ← (Σ_{i∈S} p_i a_i) · Σ_{k∈S} p_k Δ_k / a_k;   w ← w + η_s v
 
     plain SGD: a = τ;   momentum ρ: a = (τ − ρ (1 − ρ^τ)/(1 − ρ)) / (1 − ρ);   proximal μ: a = (1 − (1 − ημ)^τ)/(ημ)

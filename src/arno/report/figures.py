@@ -10,7 +10,7 @@ from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..panels import Panel
 from ..pictures.draw import draw, slug
-from . import panels
+from . import comparison_panels as panels
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison

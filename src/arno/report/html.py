@@ -16,7 +16,8 @@ from typing import Any
 from ..analysis.comparison import Comparison, Lost
 from ..errors import ArnoError
 from ..version import __version__
-from . import panels, sections
+from . import comparison_panels as panels
+from . import sections
 
 CURVES = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "

@@ -159,9 +159,7 @@ def write(folder: RunFolder, s: Simulation) -> None:
     columns: dict[str, Any] = {"gap": s.gap, "distance": s.distance, "loss_evaluations": s.evaluations}
     columns |= {"rho": s.rho, "rho_star": s.rho_star} if len(s.rho) else {}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    text = "".join(
-        metrics.line({"round": t, **dict(zip(columns, row, strict=True))}) for t, row in enumerate(rows, 1)
-    )
+    text = "".join(metrics.line({"round": t, **dict(zip(columns, row, strict=True))}) for t, row in enumerate(rows, 1))
     folder.write_text(metrics.NAME, text)
     rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
     columns = {"round": rounds, "client": s.chosen.ravel()}

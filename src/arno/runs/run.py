@@ -16,8 +16,8 @@ from ..records.folder import RunFolder
 from ..records.lock import writing
 from ..records.whole import newest, recover_manifest, verify
 from ..tracking.follow import asked
-from . import load
-from .earlier import refuse_order
+from . import warm_start
+from .release_0_1 import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet
 from .result import RunResult
@@ -123,7 +123,7 @@ def _execute(
     asked(config["track"])
     fed, totals = build.federation(config, parts), Totals()
     if config["load"] and saved is None:
-        load.begin(fed, config)
+        warm_start.begin(fed, config)
     totals.first = fed.t + 1
     if new:
         folder.create(config)
