@@ -1,4 +1,4 @@
-"""glibc gives large buffers back to the system after every use and faults them in again at the next: tell it not to."""
+"""Stop glibc from returning large buffers to the system after each use: the next use would fault them in again."""
 
 from __future__ import annotations
 

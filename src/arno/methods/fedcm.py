@@ -5,7 +5,8 @@
 
 Xu, Wang, Wang, Yao: FedCM: Federated Learning with Client-level Momentum. 2021, arXiv:2106.10874.
 
-Deviations: η_s is the paper's server rate divided by (steps × local rate), so that α = 1 is FedAvg. Clients with different steps or rates each divide by their own.
+Deviations: η_s is the paper's server rate divided by (steps × local rate), so that α = 1 is FedAvg. Clients with
+different steps or rates each divide by their own.
 """
 
 from __future__ import annotations
