@@ -27,10 +27,11 @@ from arno.core.federation import BLOCK, ROWS, Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.engines.pieces import pieces
-from arno.engines.ray import WORTH, ray_engine
+from arno.engines.ray import ray_engine
+from arno.engines.ray_transport import WORTH
 from arno.engines.serial import Serial
 from arno.models import models
-from arno.problems.classification import Classification
+from arno.problems.supervised import Supervised
 from arno.selection import Uniform
 
 CORES = 32  # of a node of the cluster that is planned
@@ -57,18 +58,16 @@ class Round:
     sums: bool = False  # engine.reduce=worker
 
 
-def problem(model: str, clients: int, samples: int, **settings: object) -> Classification:
+def problem(model: str, clients: int, samples: int, **settings: object) -> Supervised:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 255, (clients * samples, 1, 28, 28), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (len(x),), generator=g)
     partition = Partition(torch.arange(len(x)), torch.arange(clients + 1) * samples)
     build = models.get(model)
-    return Classification(
-        x, y, partition, lambda: build((1, 28, 28), 10, **settings), transform=Transform((0.5,), (0.25,)), classes=10
-    )
+    return Supervised(x, y, partition, lambda: build((1, 28, 28), 10, **settings), transform=Transform((0.5,), (0.25,)))
 
 
-def federation(made: Classification, engine: object, participation: float = 1.0) -> Federation:
+def federation(made: Supervised, engine: object, participation: float = 1.0) -> Federation:
     return Federation(made, [Uniform(participation)], engine=engine, local=Local(batch_size=20, lr=0.01))
 
 

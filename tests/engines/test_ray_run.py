@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -43,7 +44,12 @@ def until(true, seconds=120):
 
 
 def alive(processes):
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # it may end between the two questions
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 @pytest.fixture

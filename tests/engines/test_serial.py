@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from arno.core.federation import Federation, Local
-from arno.engines.serial import Serial, serial
+from arno.core.serial import Serial
+from arno.engines.serial import serial
 from arno.errors import ArnoError
 from arno.methods.fedvarp import Varp
 from arno.methods.scaffold import Scaffold
