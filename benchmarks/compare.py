@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from arno.grids.grid import cells
 from arno.grids.compare import resolve
+from arno.grids.grid import cells
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
 

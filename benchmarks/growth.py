@@ -37,7 +37,7 @@ def point(row: str, value: float) -> dict[str, float]:
     from arno.data.dataset import Transform
     from arno.engines.auto import auto
     from arno.models import models
-    from arno.problems.classification import Classification
+    from arno.problems.supervised import Supervised
     from arno.selection import Uniform
 
     clients = {"cohort": 100_000, "clients": int(value)}.get(row, 1000)
@@ -49,7 +49,7 @@ def point(row: str, value: float) -> dict[str, float]:
     x = torch.randint(0, 255, (10_000, 1, 28, 28), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (10_000,), generator=g)
     held = partitions.build({"kind": "replace", "size": 60}, y, clients, 0)
-    problem = Classification(
+    problem = Supervised(
         x, y, held, lambda: models.get(model)((1, 28, 28), 10, **settings), transform=Transform((0.5,), (0.25,))
     )
     engine = auto(problem, cores=int(value) if row == "cores" else 0)

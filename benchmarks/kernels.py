@@ -24,10 +24,11 @@ from common import network
 
 from arno.core.layout import bind, flatten
 from arno.kernels.allocator import keep_memory
+from arno.kernels.choose import for_training
 from arno.kernels.lean import lean
-from arno.kernels.strips import ConvBackprop
 from arno.models.convolutional import ConvNet, lenet5
-from arno.models.linear import MLP, Backprop
+from arno.models.linear import MLP
+from arno.tasks.classification import Classification
 
 
 class AsGiven(nn.Module):
@@ -62,10 +63,10 @@ def automatic(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 def written(net: MLP | ConvNet, x: Tensor, y: Tensor) -> Callable[[], None]:
     """The same written out."""
     w = flatten(net)
-    g = torch.zeros_like(w)
-    backprop = Backprop(net, w, g) if isinstance(net, MLP) else ConvBackprop(net, x.shape[1:], w, g)
-    x = x.flatten(1) if isinstance(net, MLP) else x
-    return torch.inference_mode()(lambda: backprop(x, y) and None)
+    kernel = for_training(net, x.shape[1:], Classification(10), channels_last=isinstance(net, ConvNet))
+    kernel.w.copy_(w)
+    x = kernel.arranged(x)
+    return torch.inference_mode()(lambda: kernel.gradient(x, y) and None)
 
 
 def images(n: int, channels: int, side: int) -> tuple[Tensor, Tensor]:

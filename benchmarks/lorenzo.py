@@ -87,7 +87,7 @@ def main() -> int:
         total += perf_counter() - began
         print(f"round {fed.t}: F1 {part.s_g:.4f}, {part._evaluations} evaluations")
     spent["the rest (delta norms, records, steps)"] = total - sum(spent.values())
-    train_samples = int(fed.problem.sizes.sum())
+    train_samples = int(fed.clients.sizes.sum())
     print(f"{len(part.H)} clients, {fed.layout.d:,} parameters, {train_samples:,} training samples, one thread")
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
         print(f"{name:40s} {seconds / options.rounds:8.3f} s a round  {100 * seconds / total:6.2f} %")

@@ -15,7 +15,7 @@ from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.models.linear import MLP
-from arno.problems.classification import Classification
+from arno.problems.supervised import Supervised
 
 CLIENTS, SAMPLES, BAR = 2000, 20, 1024
 
@@ -30,7 +30,7 @@ def main() -> None:
     x = torch.randint(0, 255, (CLIENTS * SAMPLES, 1, 28, 28), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (len(x),), generator=g)
     partition = Partition(torch.arange(len(x)), torch.arange(CLIENTS + 1) * SAMPLES)
-    problem = Classification(x, y, partition, lambda: MLP(784, (1200, 50), 10, "relu"), transform=Transform())
+    problem = Supervised(x, y, partition, lambda: MLP(784, (1200, 50), 10, "relu"), transform=Transform())
     fed = Federation(problem, local=Local(batch_size=20, lr=0.01))
     before = peak()
     fed.round()

@@ -28,8 +28,9 @@ from arno.data import partitions
 from arno.data.dataset import Transform
 from arno.engines import engines
 from arno.models import models
-from arno.problems.classification import Classification
+from arno.problems.supervised import Supervised
 from arno.selection import Uniform
+from arno.tasks.classification import Classification
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,14 @@ WORKLOADS = {
 LR = 0.01
 
 
-def problem(load: Workload) -> Classification:
+def problem(load: Workload) -> Supervised:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 255, (load.samples, *load.shape), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (load.samples,), generator=g)
     partition = partitions.build(load.partition, y, load.clients, 0)
     build = models.get(load.model)
-    return Classification(
-        x, y, partition, lambda: build(load.shape, 10), transform=Transform((0.5,), (0.25,)), classes=10
-    )
+    transform, task = Transform((0.5,), (0.25,)), Classification(10)
+    return Supervised(x, y, partition, lambda: build(load.shape, 10), transform=transform, task=task)
 
 
 def measure(name: str, repeats: int) -> None:

@@ -18,7 +18,7 @@ from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.methods.window import Window
 from arno.models.convolutional import simple5layercnn
-from arno.problems.classification import Classification
+from arno.problems.supervised import Supervised
 
 REPEATS, SAMPLES = 7, 512
 
@@ -29,7 +29,7 @@ def main() -> None:
     x = torch.randint(0, 255, (SAMPLES, 3, 32, 32), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (SAMPLES,), generator=g)
     partition = Partition(torch.arange(SAMPLES), torch.tensor([0, SAMPLES]))
-    problem = Classification(x, y, partition, lambda: simple5layercnn((3, 32, 32), 10), transform=Transform())
+    problem = Supervised(x, y, partition, lambda: simple5layercnn((3, 32, 32), 10), transform=Transform())
     feds = {beta: Federation(problem, [Window(beta)], local=Local(batch_size=64, lr=0.01)) for beta in (1.0, 0.5)}
     times: dict[float, list[float]] = {beta: [] for beta in feds}
     sent = {}
