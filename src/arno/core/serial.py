@@ -16,14 +16,10 @@ from .work import Job, Mat, Result, Vec, Work
 
 
 class Serial(Engine):
-    """Trains rows in order; a learner is made once per network shape and kept.
-
-    together: whether the bits of a row depend on the rows that train with it.
-    """
+    """Trains rows in order; a learner is made once per network shape and kept."""
 
     name = "serial"
     equality = "reference"
-    together = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
