@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArnoError
 from . import COMMANDS
 from .parser import parser_of
 
@@ -24,7 +26,13 @@ def main(arguments: list[str]) -> int:
     cases = options.cases or [case for case in sorted(PACKAGED.glob("*.npz")) if implemented(case)]
     outcomes = []
     for case in cases:
-        outcome = replay(case, options.backend)
+        try:
+            outcome = replay(case, options.backend)
+        except ArnoError as error:
+            if options.cases:
+                raise
+            print(f"{case.stem:<36} refused by engine {options.backend}: {error}", file=sys.stderr)
+            continue
         outcomes.append(outcome)
         if not options.json:
             print(f"{outcome.name:<36} {outcome.error:.3e}  {'ok' if outcome.ok else 'FAIL'}", flush=True)
