@@ -535,7 +535,6 @@ breaks(
     "core/steps.py", "apfl", "apfl_learns_its_share_within_bounds",
     {"V - L * A * T": "V - L * T"},
     {"max(0.0, A - L * B)": "max(0.0, A + L * B)"},
-    {"if I == 0 and J.rule.numbers['adaptive']: B = C": "if J.rule.numbers['adaptive']: B = A - 10.0"},
 )  # fmt: skip
 breaks(
     "methods/apfl.py", "Mixture.personal", "apfl_mixes_the_global_and_the_local_model",

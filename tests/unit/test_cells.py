@@ -111,12 +111,12 @@ def test_after_a_signal_nothing_is_given_and_what_runs_may_end(tmp_path):
             return super().wait()
 
     workers = Stopped({0: done(0), 1: [[Lost(1, "its process ended")]], 2: done(2)})
-    notes = Notes()
+    notes, before = Notes(), signal.getsignal(signal.SIGINT)
     assert not run_cells(configs(tmp_path, 3), workers, 2, notes)
     assert (workers.given, workers.stops, workers.closed) == ([0, 1], [1], 1)
     assert notes.told[-1] == ("ended", 1, Outcome("interrupted", interrupted=True))
     assert not (tmp_path / "1").exists(), "it has not failed"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_workers_are_closed_when_the_loop_is_left(tmp_path):

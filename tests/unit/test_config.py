@@ -104,7 +104,7 @@ def test_another_kind_drops_the_base_settings_of_the_group_but_for_the_common_on
     base = resolved("method=fedprox", "method.mu=1", "data.val=0.3", "data.limit=100", "partition.alpha=9")
     config = resolved("method=fedvarp", "data=mnist", **base)
     assert config["method"] == {"kind": "fedvarp"}
-    assert config["data"] == {"kind": "mnist", "root": None, "limit": None, "val": 0.3}
+    assert config["data"] == {"kind": "mnist", "root": None, "limit": None, "val": 0.3, "client_test": None}
     assert config["partition"]["alpha"] == 9
     with pytest.raises(ArnoError, match="method=fedvarp has no such setting"):
         compose(["method=fedvarp", "method.mu=1"], base)

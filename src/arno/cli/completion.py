@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 def words(line: list[str]) -> list[str]:
     """The words that can complete the line.
 
-    >>> words(["arno res"]), words(["arno run method=fedp"])
+    >>> words(["arno res"]), words(["arno run method=fedpro"])
     (['resume'], ['method=fedprox'])
     >>> words(["arno run local.ep"]), words(["arno run method=fedprox method."])
     (['local.epochs='], ['method.mu='])
