@@ -246,3 +246,13 @@ def test_scaffold_refuses_momentum() -> None:
 def test_compose_refuses_settings_of_parts_that_are_not_there() -> None:
     with pytest.raises(ArnoError, match=r"method\.window is set"):
         compose(parts=("scaffold",), window={"beta": 0.25})
+
+
+def test_a_part_without_a_role_chooses_among_the_clients_that_the_selection_left() -> None:
+    class First(Part):
+        def select(self, ids: Any, t: int) -> Any:
+            return ids[:1]
+
+    for listed in ([First(), Fixed([[2, 3]])], [Fixed([[2, 3]]), First()]):
+        fed = Federation(problem(), listed, local=Local(lr=0.05))
+        assert fed.round().clients["client"] == [2]

@@ -175,6 +175,8 @@ def _refuse_conflict(one: Part, other: Part) -> None:
         raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
     unnamed = [part for part in (one, other) if not part.roles]
     both = [moment for moment in CHAINED if _acts(one, moment) and _acts(other, moment)]
+    if "select" in one.roles | other.roles:  # the selection of clients acts first, and others choose among what it left
+        both = [moment for moment in both if moment != "select"]
     if unnamed and both:
         raise ArnoError(
             names,
