@@ -12,7 +12,7 @@ from arno import ArnoError
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.data.partition import Partition
-from arno.problems.own import keep_some
+from arno.problems.client_tests import keep_some
 
 WORDS = (
     "clients=5",

@@ -17,7 +17,7 @@ from ..core.work import SGD
 from ..data.dataset import Dataset, load, shortened, split_inside, split_validation
 from ..data.partition import Partition, as_partition
 from ..errors import ArnoError
-from ..problems.own import keep_some
+from ..problems.client_tests import keep_some
 from ..problems.quadratic import Quadratic
 from ..problems.supervised import Supervised
 from ..quadratic import draw

@@ -25,7 +25,7 @@ from ..kernels.kernel import Kernel
 from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
-from .own import GLOBAL, PERSONAL, blocks, own_metrics, summary
+from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
