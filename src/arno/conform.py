@@ -127,18 +127,7 @@ def _whole(value: Any) -> Iterator[int]:
 
 def federated(case: Case) -> Pairs:
     """Rounds of a method on a tiny classification problem."""
-    spec, method = case.spec, dict(case.spec["method"])
-    name, weighting, server_lr = method.pop("name"), method.pop("weighting"), method.pop("server_lr")
-    problem = _classification(case)
-    fed = Federation(
-        problem,
-        [Fixed(spec["participation"]), *methods.get(name)(**method)],
-        engine=engines.get(case.backend)(problem),
-        local=_local(spec),
-        weighting=weighting,
-        server_lr=server_lr,
-        w=case.tensor("w0"),
-    )
+    fed, _ = _federation(case)
     steps = case.arrays.get("server_step")
     for t, expected in enumerate(case.arrays["w"]):
         record = fed.round()
@@ -155,22 +144,11 @@ def federated(case: Case) -> Pairs:
 
 def personal(case: Case) -> Pairs:
     """Rounds of a method with personal models: the global model, every client's model at the end and its test loss."""
-    spec, method = case.spec, dict(case.spec["method"])
-    name, weighting, server_lr = method.pop("name"), method.pop("weighting"), method.pop("server_lr")
-    problem = _classification(case)
-    fed = Federation(
-        problem,
-        [Fixed(spec["participation"]), *methods.get(name)(**method)],
-        engine=engines.get(case.backend)(problem),
-        local=_local(spec),
-        weighting=weighting,
-        server_lr=server_lr,
-        w=case.tensor("w0"),
-    )
+    fed, problem = _federation(case)
     for expected in case.arrays["w"]:
         fed.round()
         yield fed.w, expected
-    models = fed.personal(torch.arange(spec["clients"]))
+    models = fed.personal(torch.arange(case.spec["clients"]))
     fed.engine.close()
     yield models, case.arrays["personal"]
     losses = []
@@ -297,6 +275,23 @@ def implemented(path: Path) -> bool:
     """Whether this version can replay the case."""
     spec = read(path, "serial").spec
     return spec["kind"] in KINDS and (spec["kind"] != "federated" or spec["method"].get("name") in methods.names())
+
+
+def _federation(case: Case) -> tuple[Federation, Supervised]:
+    """The federation of a case, and its problem."""
+    spec, method = case.spec, dict(case.spec["method"])
+    name, weighting, server_lr = method.pop("name"), method.pop("weighting"), method.pop("server_lr")
+    problem = _classification(case)
+    fed = Federation(
+        problem,
+        [Fixed(spec["participation"]), *methods.get(name)(**method)],
+        engine=engines.get(case.backend)(problem),
+        local=_local(spec),
+        weighting=weighting,
+        server_lr=server_lr,
+        w=case.tensor("w0"),
+    )
+    return fed, problem
 
 
 def _classification(case: Case, **splits: tuple[Tensor, Tensor]) -> Supervised:
