@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import arno as package
 
@@ -94,3 +95,30 @@ def test_a_regression_with_clients_from_a_column(arno, heart):
     said = arno("run", *TABLE, "rounds=2", "out=it")
     assert "label sick: numbers, a regression" in said.out
     assert "test_rmse" in package.RunResult(said.folder).history
+
+
+def made_by_a_law(sizes: tuple[int, ...]) -> pd.DataFrame:
+    """A linear law with noise; the sites differ in size, in their inputs and in an offset that no column shows."""
+    random, tables = np.random.default_rng(0), []
+    for site, n in enumerate(sizes):
+        x = random.normal(size=(n, 3)) * [1, 4, 20] + random.normal(size=3) * [1, 5, 30]
+        y = x @ [2.0, -1.0, 0.1] + 3 + 0.8 * site + 0.5 * random.normal(size=n)
+        tables.append(pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=y, site=f"site {site}"))
+    return pd.concat(tables)
+
+
+def test_scaffold_reaches_the_pooled_least_squares_of_unequal_clients():
+    """In the units of the table; FedAvg with the same settings stays away from it."""
+    made_by_a_law((200, 70, 25, 9)).to_csv("law.csv", index=False)
+    words = ("data=table", "data.path=law.csv", "data.label=y", "data.client=site", "model=softmax", "dtype=float64")
+    words += ("local.batch_size=200", "local.epochs=5", "local.lr=0.1")
+    worst = {}
+    for method in ("scaffold", "fedavg"):
+        run = package.run(*words, f"method={method}", rounds=200, out=method)
+        problem, task = run.problem, run.problem.task
+        slope = run.final[:3] * task.std / torch.tensor(problem.transform.std, dtype=torch.float64)
+        x = torch.cat([problem.x.double(), torch.ones(len(problem.x), 1)], 1)
+        pooled = torch.linalg.lstsq(x, problem.y.double()).solution[:3, 0]
+        worst[method] = float((slope - pooled).abs().max())
+    assert worst["scaffold"] < 1e-8
+    assert worst["fedavg"] > 1e-3

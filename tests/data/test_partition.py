@@ -1,4 +1,4 @@
-"""The laws of partitions: disjoint, complete, nobody empty, the same for the same seed."""
+"""The laws of partitions: disjoint, complete, no client empty, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ COMPLETE = [
     {"kind": "shards", "shards": 5},
     {"kind": "classes"},
     {"kind": "classes", "classes": 7},
+    {"kind": "dirichlet", "alpha": 0.3, "equal": True, "turns": "sample"},
+    {"kind": "dirichlet", "alpha": 1e-6, "equal": True, "turns": "sample"},
+    {"kind": "power_law"},
+    {"kind": "power_law", "classes": 3, "sigma": 0.5, "least": 2},
+    {"kind": "similar"},
+    {"kind": "similar", "similarity": 0.0},
+    {"kind": "similar", "similarity": 1.0},
     {"kind": "quantity"},
     {"kind": "quantity", "exponent": 3.0},
 ]
@@ -92,7 +99,7 @@ def test_equal_sizes_and_the_same_skew(alpha):
 
 
 def test_strong_skew_on_little_data_works_for_every_seed():
-    """100 clients, 1,293 samples, α = 0.1: a plain draw leaves nobody empty about once in a hundred times."""
+    """100 clients, 1,293 samples, α = 0.1: a plain draw leaves no client empty about once in a hundred times."""
     for seed in range(30):
         partition = partitions.build({"kind": "dirichlet", "alpha": 0.1}, Y, 100, seed)
         assert int(partition.sizes.min()) >= 1

@@ -85,6 +85,70 @@ def test_damaged_idx(tmp_path, file, damage, said):
     assert file in str(caught.value)
 
 
+EMNIST = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+
+
+def write_emnist(root: Path, split: str, layout: str) -> dict[str, np.ndarray]:
+    """The four files of a split in a layout: plain, packed, in a folder `gzip`, or in the published archive."""
+    first, made = int(split == "letters"), {}
+    for part, count in (("train", 70), ("test", 20)):
+        made[f"emnist-{split}-{part}-images-idx3-ubyte"] = pictures(count, 28, 28)
+        labels = np.arange(count, dtype=np.uint8) % EMNIST[split] + first
+        made[f"emnist-{split}-{part}-labels-idx1-ubyte"] = labels
+    if layout == "zip":
+        with zipfile.ZipFile(root / "gzip.zip", "w") as archive:
+            for name, array in made.items():
+                archive.writestr(f"gzip/{name}.gz", gzip.compress(idx(array)))
+        return made
+    place = root / "gzip" if layout == "folder" else root
+    place.mkdir(exist_ok=True)
+    for name, array in made.items():
+        packed = layout != "plain"
+        (place / (name + ".gz" * packed)).write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+    return made
+
+
+@pytest.mark.parametrize("split", EMNIST)
+@pytest.mark.parametrize("layout", ["plain", "packed", "folder", "zip"])
+def test_emnist(tmp_path, split, layout):
+    made = write_emnist(tmp_path, split, layout)
+    data = load({"kind": "emnist", "split": split, "root": str(tmp_path)})
+    images = torch.from_numpy(made[f"emnist-{split}-train-images-idx3-ubyte"])
+    assert torch.equal(data.x[:, 0], images.transpose(1, 2)), "the stored images are transposed"
+    labels = made[f"emnist-{split}-test-labels-idx1-ubyte"].astype(int) - (split == "letters")
+    assert data.y_test.tolist() == labels.tolist()
+    assert data.n_classes == EMNIST[split] == len(set(data.classes))
+    assert data.mean[0] == pytest.approx(float(images.double().mean() / 255))
+
+
+def test_the_classes_of_emnist_are_in_the_order_of_its_labels(tmp_path):
+    """The published mapping of the merged splits ends with 36 → a, 37 → b, 38 → d, …, 46 → t."""
+    write_emnist(tmp_path, "balanced", "plain")
+    classes = load({"kind": "emnist", "split": "balanced", "root": str(tmp_path)}).classes
+    assert "".join(classes) == "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
+    write_emnist(tmp_path, "byclass", "plain")
+    classes = load({"kind": "emnist", "root": str(tmp_path)}).classes
+    assert (classes[10], classes[35], classes[36], classes[61]) == ("A", "Z", "a", "z")
+
+
+def test_what_is_wrong_with_files_of_emnist(tmp_path):
+    made = write_emnist(tmp_path, "letters", "zip")
+    with pytest.raises(ArnoError, match=r"gzip\.zip: it lacks gzip/emnist-digits-train-images-idx3-ubyte\.gz"):
+        load({"kind": "emnist", "split": "digits", "root": str(tmp_path)})
+    (tmp_path / "gzip.zip").unlink()
+    (tmp_path / "other").touch()
+    with pytest.raises(ArnoError, match=r"gzip\.zip is missing; leave data\.root out to download"):
+        load({"kind": "emnist", "split": "letters", "root": str(tmp_path)})
+    made = write_emnist(tmp_path, "letters", "packed")
+    name = "emnist-letters-train-labels-idx1-ubyte"
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(made[name] - 1)))
+    with pytest.raises(ArnoError, match="label 255: labels must be 0 to 25"):
+        load({"kind": "emnist", "split": "letters", "root": str(tmp_path)})
+    (tmp_path / f"{name}.gz.sha256").write_text("0" * 64)
+    with pytest.raises(ArnoError, match=r"emnist-letters-train-labels-idx1-ubyte\.gz: SHA-256"):
+        load({"kind": "emnist", "split": "letters", "root": str(tmp_path)})
+
+
 def test_idx_with_a_file_missing(tmp_path):
     write_idx(tmp_path)
     (tmp_path / "t10k-images-idx3-ubyte.gz").unlink()
@@ -467,14 +531,15 @@ BAD[6, 1] = np.nan
         ({"x": np.ones((10, 2)), "y": np.arange(10) - 1}, "label -1"),
         ({"x": np.ones((10, 2)), "y": np.full(10, np.nan)}, "target 0: it is NaN or infinity"),
         ({"x": np.ones((10, 2)), "y": np.full(10, 1e300)}, "target 0: it is NaN or infinity"),
-        ({"x": np.ones((10, 2)), "y": np.eye(10, dtype=int)}, "an integer, a string or a floating-point number per"),
+        ({"x": np.ones((10, 2)), "y": 2 + np.eye(10, dtype=int)}, r"labels are int64 of shape \[n\]"),
+        ({"x": np.ones((10, 2)), "y": np.ones((10, 1, 2))}, "an integer, a string or a floating-point number per"),
         ({"x": np.ones((10, 2)), "y": np.full(10, 0.5), "classes": ["a", "b"]}, "every label is a whole number"),
         ({"x": np.ones((10, 2)), "y": np.arange(10), "x_test": np.ones((1, 2)), "y_test": [0.5]}, "all targets are of"),
         ({"x": np.ones(10), "y": np.zeros(10)}, r"not float64 \[10\]"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no share of 0 samples"),
         ({"x": np.ones((10, 2))}, "it lacks y; it has x"),
         ({"x": np.ones((10, 2)), "y": np.zeros(10), "x_test": np.ones((1, 2))}, "it lacks y_test"),
-        ({"x": np.array([{"evil": 1}] * 4), "y": np.zeros(4)}, "cannot be read: x.npy in .*: it holds Python objects"),
+        ({"x": np.array([{"evil": 1}] * 4), "y": np.zeros(4)}, "it holds Python objects"),
     ],
 )
 def test_bad_npz(tmp_path, arrays, said):
@@ -488,7 +553,7 @@ def test_npz_that_is_no_npz(tmp_path):
     save(tmp_path, x=np.ones((100, 100)), y=np.zeros(100))
     (tmp_path / "c.npz").write_bytes((tmp_path / "mine.npz").read_bytes()[:5000])
     for name in ("a.npz", "b.npy", "c.npz", "none.npz"):
-        with pytest.raises(ArnoError, match="cannot be read"):
+        with pytest.raises(ArnoError, match=r"cannot be read|not an \.npz file"):
             load({"kind": "npz", "path": str(tmp_path / name)})
     with pytest.raises(ArnoError, match=r"add data\.path"):
         load({"kind": "npz"})
@@ -640,3 +705,11 @@ def test_real_cifar10(shared):
     assert arrays["x"].shape == (10_000, 3, 32, 32)
     assert np.bincount(arrays["y"]).tolist() == [1000] * 10
     assert np.abs(arrays["x"].mean((0, 2, 3)) / 255 - (0.4914, 0.4822, 0.4465)).max() < 0.01
+
+
+def test_a_table_given_as_npz_names_the_source_for_tables(tmp_path):
+    (tmp_path / "heart.csv").write_text("age,target\n1,0\n2,1\n")
+    with pytest.raises(
+        ArnoError, match=r"it is not an \.npz file; use data=table data\.path=.*heart\.csv data\.label="
+    ):
+        load({"kind": "npz", "path": str(tmp_path / "heart.csv")})

@@ -289,7 +289,7 @@ def text_among_numbers() -> pd.DataFrame:
             {},
             "^column age: 'about 40' in row 18: it is a column of numbers, and 1 of 100 values are text; correct these",
         ),
-        (changed(colour=[f"patient {i}" for i in range(100)]), {}, "^column colour: 100 different texts in 100 rows"),
+        (changed(colour=[f"patient {i}" for i in range(100)]), {}, "^column colour: 100 different values in 100 rows"),
         (changed(age=pd.Timestamp("2024-01-01")), {}, "^column age: values of type .*data.skip="),
         (changed(sick=None), {}, "^data.path = .*: no rows are left"),
         (frame(), {"min_rows": 60, "client": "hospital"}, "^data.min_rows = 60: the largest client has 50 rows"),
@@ -371,7 +371,7 @@ def composed(*words: str) -> dict:
 
 def test_named_clients_are_the_default_partition(heart, tmp_path):
     named = composed(f"data.path={heart}", "data.client=hospital")
-    assert (named["partition"], named["clients"]) == ({"kind": "natural"}, None)
+    assert (named["partition"], named["clients"]) == ({"kind": "natural", "seed": None}, None)
     assert composed(f"data.path={tmp_path}")["partition"]["kind"] == "natural"  # a folder
     plain_table = composed(f"data.path={heart}")
     assert (plain_table["partition"]["kind"], plain_table["clients"]) == ("dirichlet", 20)

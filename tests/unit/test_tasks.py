@@ -28,6 +28,7 @@ def test_the_task_follows_from_the_targets() -> None:
     assert isinstance(tasks.get("auto")(numbers, ()), Regression)
     for name, targets, classes, remedy in (
         ("auto", labels, (), "set task=classification"),
+        ("auto", torch.eye(3).long(), ("a", "b", "c"), "task=multilabel"),
         ("classification", numbers, (), "use task=regression"),
         ("classification", labels, (), "use task=regression"),
         ("regression", labels, ("a", "b", "c"), "use task=classification"),

@@ -11,26 +11,31 @@ from torch import Tensor
 
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
-from .dataset import Dataset, strata_of, stratified
+from .dataset import Dataset, held_inside, strata_of, stratified
 from .images import Array
 
 
 def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **known: Any) -> Dataset:
-    """The data set of arrays x, y, classes and x_test, y_test; without the last two, a share `test` is split off.
+    """The data set of arrays x, y, classes, client and x_test, y_test; without these two, a share `test` is split off.
 
     y: integers are labels of classes, floating-point values are numbers (then there are no classes).
+    client: the number of the client of each sample; test samples are then split off inside each client.
     known: fields of `Dataset` (classes, mean, std, scale, val); those that are missing are found from the arrays.
 
     >>> data = from_arrays("line", {"x": np.arange(40.0).reshape(-1, 1), "y": np.arange(40.0)}, test=0.25)
     >>> len(data.y), (data.y_test // 4).tolist(), data.classes
     (30, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], ())
     """
-    x, y = arrays["x"], arrays["y"]
+    x, y, client = arrays["x"], arrays["y"], arrays.get("client")
     if "x_test" in arrays:
         x_test, y_test = arrays["x_test"], arrays["y_test"]
+        known |= {} if client is None else {"client": torch.from_numpy(client)}
     else:
-        held_out = _test_rows(name, x, y, test)
+        held_out = _test_rows(name, x, y, test, client)
         known |= {"rows": torch.from_numpy(np.flatnonzero(~held_out)), "given": len(y)}
+        if client is not None:
+            whose = torch.from_numpy(client)
+            known |= {"client": whose[~torch.from_numpy(held_out)], "client_test": whose[torch.from_numpy(held_out)]}
         x, y, x_test, y_test = x[~held_out], y[~held_out], x[held_out], y[held_out]
     known.setdefault("scale", 255.0 if x.dtype == np.uint8 else 1.0)
     known.setdefault("classes", tuple(map(str, arrays.get("classes", ()))))
@@ -42,7 +47,7 @@ def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **kno
     return replace(data, mean=mean, std=std)
 
 
-def _test_rows(name: str, x: Array, y: Array, test: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _test_rows(name: str, x: Array, y: Array, test: float, client: Array | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """A stratified random share of the samples for testing: the same for every seed, so that runs are comparable."""
     if not 0 < test < 1 or len(y) < 2:
         rule = f"there are no test data, and this is no share of {len(y)} samples that could be split off"
@@ -53,7 +58,10 @@ def _test_rows(name: str, x: Array, y: Array, test: float) -> np.ndarray[Any, np
         )
     held_out = np.zeros(len(y), dtype=bool)
     count = min(max(1, round(test * len(y))), len(y) - 1)
-    held_out[stratified(strata_of(_targets(y)), count, numpy_stream(0, "test"))] = True
+    strata, random = strata_of(_targets(y)), numpy_stream(0, "test")
+    if client is not None:
+        return held_inside(client, strata, count, random)
+    held_out[stratified(strata, count, random)] = True
     return held_out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,13 @@ from .images import Array
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
+#: Where a row is, in words, for errors.
+Place = Callable[[int], str]
+
 #: A label or a category has at most so many values; fewer if there are on average fewer than FEW rows per value.
 VALUES, SOME, FEW = 10_000, 50, 10
+#: At most so many inputs are converted at a time.
+PIECE = 2**20
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ class Inputs:
     """The features of all rows.
 
     x, x_test: the training and test rows, `[n, inputs]` float32. names: of the inputs. mean, std: of each input over
-    the training rows; 0 and 1 for inputs that are 0 or 1 for a category. notes: lines that say what was inferred.
+    the training rows; 0 and 1 for inputs that are 0 or 1 for a category. categories: of each column how many, 0 for a
+    number. notes: lines that say what was inferred.
     """
 
     x: Array
@@ -34,6 +40,7 @@ class Inputs:
     names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    categories: tuple[int, ...]
     notes: tuple[str, ...]
 
 
@@ -92,18 +99,22 @@ def many(values: int, rows: int) -> bool:
     return values > VALUES or (values > SOME and values * FEW > rows)
 
 
-def numbers(name: str, column: pa.ChunkedArray, setting: str) -> Array:
+def in_order(row: int) -> str:
+    """Where a row of a table is that was not read from files."""
+    return f"row {row + 1}"
+
+
+def numbers(name: str, column: pa.ChunkedArray, setting: str, place: Place = in_order) -> Array:
     """A column as float32, NaN where a value is missing; text is refused. setting: the column's role, for errors."""
     if is_text(column.type):
-        raise _text_error(name, column, setting)
+        raise _text_error(name, column, setting, place)
     if not is_number(column.type) and not pa.types.is_boolean(column.type):
         raise _kind_error(name, column.type, setting)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
-    out = np.empty(len(column), dtype=np.float32)
-    at = 0
+    out, at = np.empty(len(column), dtype=np.float32), 0
     for chunk in column.chunks:
         with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite and is refused later
             out[at : at + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
@@ -116,6 +127,12 @@ def _kind_error(name: str, kind: pa.DataType, setting: str) -> ArnoError:
     return ArnoError(f"{setting} {name}: values of type {kind}", "numbers, text or true and false are needed", remedy)
 
 
+def grouped(text: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether all texts are numbers in which a comma may be a decimal comma or may group thousands, as in 1,234."""
+    numbers = pc.all(pc.match_substring_regex(text, r"^[-+]?\d{1,3}(,\d{3})*$")).as_py()
+    return bool(numbers and pc.any(pc.match_substring(text, ",")).as_py())
+
+
 def _numeric_text(values: pa.Array) -> Bools:
     """Which strings are numbers."""
     pattern = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
@@ -123,7 +140,7 @@ def _numeric_text(values: pa.Array) -> Bools:
     return matches
 
 
-def _text_error(name: str, column: pa.ChunkedArray, setting: str) -> ArnoError:
+def _text_error(name: str, column: pa.ChunkedArray, setting: str, place: Place) -> ArnoError:
     """The error for text among numbers: it names the first row with text."""
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     values = column.combine_chunks()
@@ -134,10 +151,10 @@ def _text_error(name: str, column: pa.ChunkedArray, setting: str) -> ArnoError:
     if setting == "column":
         remedy += f"; if they are categories: data.categories=[{name}]"
     rule = f"it is a column of numbers, and {len(odd):,} of {len(column):,} values are text"
-    return ArnoError(f"{setting} {name}: {values[row].as_py()!r} in row {row + 1}", rule, remedy)
+    return ArnoError(f"{setting} {name}: {values[row].as_py()!r} in {place(row)}", rule, remedy)
 
 
-def _as_categories(name: str, column: pa.ChunkedArray, forced: bool) -> bool:
+def _as_categories(name: str, column: pa.ChunkedArray, forced: bool, place: Place) -> bool:
     """Whether a column has categories; refuses text in a column of numbers."""
     if forced or pa.types.is_boolean(column.type):
         return True
@@ -146,84 +163,143 @@ def _as_categories(name: str, column: pa.ChunkedArray, forced: bool) -> bool:
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     values = column.combine_chunks()
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if grouped(values):
+        one = next((value for value in values.to_pylist() if value and "," in value), "")
+        rule = "the comma may be a decimal comma or may group thousands"
+        remedy = f"write {one.replace(',', '.')} or {one.replace(',', '')}; data.skip=[{name}] leaves the column out"
+        raise ArnoError(f"column {name}: {one}", rule, remedy)
     numeric, known = int(_numeric_text(values).sum()), len(values) - values.null_count
     if 2 * numeric >= known > 0:
-        raise _text_error(name, column, "column")
+        raise _text_error(name, column, "column", place)
     return True
 
 
-def _one_hot(name: str, column: pa.ChunkedArray, training: Bools) -> tuple[Array, list[str], int]:
-    """An input per category of the training rows; and how many other rows have a category that these do not have."""
-    codes, values = coded(column)
-    if many(len(values), len(codes)):
-        rule = f"{len(values):,} different texts in {len(codes):,} rows are no categories"
-        raise ArnoError(f"column {name}", rule, f"leave it out: data.skip=[{name}]")
-    seen = np.unique(codes[training & (codes >= 0)])
-    room(4 * len(codes) * len(seen), f"column {name} with {len(seen)} categories")
-    unknown = int((~np.isin(codes, seen) & (codes >= 0)).sum())
-    return (codes[:, None] == seen).astype(np.float32), [f"{name}={values[i]}" for i in seen], unknown
+@dataclass(frozen=True)
+class Categories:
+    """A column with categories. codes: of each row, −1 where it has no category of the training rows."""
+
+    codes: Array
+    values: tuple[str, ...]
+    unknown: int
+    missing: int
+
+    @classmethod
+    def of(cls, name: str, column: pa.ChunkedArray, training: Bools) -> Categories:
+        """The categories of the training rows; other rows may have further ones, which count as unknown."""
+        codes, values = coded(column)
+        if many(len(values), len(codes)):
+            rule = f"{len(values):,} different values in {len(codes):,} rows are no categories"
+            raise ArnoError(f"column {name}", rule, f"leave it out: data.skip=[{name}]")
+        seen = np.unique(codes[training & (codes >= 0)])
+        place = np.full(len(values) + 1, -1, dtype=np.int32)  # the last one is for missing values
+        place[seen] = np.arange(len(seen))
+        unknown = int(((place[codes] < 0) & (codes >= 0)).sum())
+        return cls(place[codes], tuple(values[i] for i in seen), unknown, column.null_count)
 
 
-def inputs(columns: dict[str, pa.ChunkedArray], categories: Sequence[str], training: Bools) -> Inputs:
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers: mean and deviation over the training rows, and how many rows lack a value."""
+
+    mean: float
+    std: float
+    missing: int
+
+    @classmethod
+    def of(cls, name: str, column: pa.ChunkedArray, training: Ints, place: Place) -> Numbers | None:
+        """None if no training row has a value. training: the numbers of the training rows."""
+        if pa.types.is_null(column.type):
+            return None
+        x = numbers(name, column, "column", place)
+        if len(bad := np.flatnonzero(np.isinf(x))):
+            rule = "a number must be finite and fit into 32 bits"
+            raise ArnoError(f"column {name}: {place(int(bad[0]))}", rule, "correct these values, or leave them empty")
+        missing, known = int(np.isnan(x).sum()), x.take(training)
+        if missing:
+            known = known[~np.isnan(known)]
+            if not len(known):
+                return None
+        known = known.astype(np.float64)
+        middle, spread = float(known.mean()), float(known.std())
+        return cls(middle, spread if spread > 1e-12 else 1.0, missing)
+
+
+def inputs(
+    columns: dict[str, pa.ChunkedArray], categories: Sequence[str], training: Bools, place: Place = in_order
+) -> Inputs:
     """The features of all rows; means, deviations and categories are those of the training rows.
 
-    columns: the features by name. The mapping is empty afterwards, so that a column is freed once it is converted.
+    columns: the features by name. The mapping is empty afterwards, so that rows are freed once they are converted.
     A missing number is replaced with the mean of its column. A missing category has 0 in all inputs of its column.
     """
-    parts, names, mean, std, notes = list[Array](), list[str](), list[float](), list[float](), list[str]()
-    plain, filled, empty = list[str](), dict[str, int](), list[str]()
+    found, empty, rows = dict[str, Categories | Numbers](), list[str](), np.flatnonzero(training)
     for name in list(columns):
-        column = columns.pop(name)
-        if _as_categories(name, column, name in categories):
-            part, own, unknown = _one_hot(name, column, training)
-            parts.append(part)
-            names += own
-            mean, std = [*mean, *[0.0] * len(own)], [*std, *[1.0] * len(own)]
-            notes.append(f"categories of {name}: {shortened([one.partition('=')[2] for one in own], 12)}")
-            notes += [f"{name}: {unknown:,} test rows have a category that no training row has"] * (unknown > 0)
-            filled |= {name: column.null_count} if column.null_count else {}
-            continue
-        if pa.types.is_null(column.type):
+        if _as_categories(name, columns[name], name in categories, place):
+            found[name] = Categories.of(name, columns.pop(name), training)
+        elif (of := Numbers.of(name, columns[name], rows, place)) is not None:
+            found[name] = of
+        else:
             empty.append(name)
-            continue
-        x = numbers(name, column, "column")
-        missing = np.isnan(x)
-        known = x[training & ~missing].astype(np.float64)
-        if not len(known):
-            empty.append(name)
-            continue
-        middle, spread = float(known.mean()), float(known.std())
-        filled |= {name: int(missing.sum())} if missing.any() else {}
-        x[missing] = middle
-        parts.append(x[:, None])
-        plain.append(name)
-        names.append(name)
-        mean, std = [*mean, middle], [*std, spread if spread > 1e-12 else 1.0]
-    return Inputs(*_joined(parts, training), tuple(names), tuple(mean), tuple(std), _notes(plain, notes, filled, empty))
+            del columns[name]
+    x, x_test = _filled(columns, found, training)
+    names, mean, std, counts = list[str](), list[float](), list[float](), list[int]()
+    for name, one in found.items():
+        if isinstance(one, Numbers):
+            names, mean, std, counts = [*names, name], [*mean, one.mean], [*std, one.std], [*counts, 0]
+        elif k := len(one.values):
+            names += [f"{name}={value}" for value in one.values]
+            mean, std, counts = [*mean, *[0.0] * k], [*std, *[1.0] * k], [*counts, k]
+    return Inputs(x, x_test, tuple(names), tuple(mean), tuple(std), tuple(counts), _notes(found, empty))
 
 
-def _joined(parts: list[Array], training: Bools) -> tuple[Array, Array]:
-    """Columns side by side: training rows and test rows. The list is empty afterwards."""
-    width, rows = sum(part.shape[1] for part in parts), len(training)
+def _filled(
+    columns: dict[str, pa.ChunkedArray], found: dict[str, Categories | Numbers], training: Bools
+) -> tuple[Array, Array]:
+    """The inputs of training and test rows. Rows are converted and freed in pieces, so that they are there once."""
+    width = sum(1 if isinstance(of, Numbers) else len(of.values) for of in found.values())
     if not width:
         raise ArnoError("data=table", "no column is left as a feature", "name them with data.features=[…]")
-    room(4 * rows * width, f"a table of {rows:,} rows and {width:,} inputs")
-    pa.default_memory_pool().release_unused()  # the memory of the columns that were converted
-    both = [(np.flatnonzero(some), np.empty((some.sum(), width), dtype=np.float32)) for some in (training, ~training)]
-    at = 0
-    while parts:
-        part = parts.pop(0)
-        for some, out in both:
-            out[:, at : at + part.shape[1]] = part[some]
-        at += part.shape[1]
-    return both[0][1], both[1][1]
+    room(4 * len(training) * width, f"a table of {len(training):,} rows and {width:,} inputs")
+    both = [np.empty((int(some.sum()), width), dtype=np.float32) for some in (training, ~training)]
+    plain = {name: place for place, name in enumerate(columns)}
+    whole = pa.table([*columns.values(), pa.nulls(len(training))], names=[*map(str, range(len(plain) + 1))])
+    columns.clear()
+    pieces, at, done = whole.to_batches(max_chunksize=max(1, PIECE // width))[::-1], 0, [0, 0]
+    del whole
+    while pieces:
+        piece = pieces.pop()
+        block, place = np.empty((piece.num_rows, width), dtype=np.float32), 0
+        for name, of in found.items():
+            if isinstance(of, Numbers):
+                x = numbers(name, pa.chunked_array([piece.column(plain[name])]), "column")
+                block[:, place] = np.where(np.isnan(x), np.float32(of.mean), x) if of.missing else x
+                place += 1
+            else:
+                codes = of.codes[at : at + len(block), None]
+                block[:, place : place + len(of.values)] = codes == np.arange(len(of.values))
+                place += len(of.values)
+        trains = training[at : at + len(block)]
+        for i, some in enumerate((trains, ~trains)):
+            count = int(some.sum())
+            both[i][done[i] : done[i] + count] = block[some]
+            done[i] += count
+        at += len(block)
+        del piece
+        if 8 * at // len(training) > 8 * (at - len(block)) // len(training):
+            pa.default_memory_pool().release_unused()  # the memory of the rows that were converted
+    return both[0], both[1]
 
 
-def _notes(plain: list[str], notes: list[str], filled: dict[str, int], empty: list[str]) -> tuple[str, ...]:
+def _notes(found: dict[str, Categories | Numbers], empty: list[str]) -> tuple[str, ...]:
     """What was inferred about the features, in lines."""
-    lines = [f"numbers: {shortened(plain, 20)}"] * bool(plain) + notes
-    if filled:
-        said = shortened([f"{name} {count:,}" for name, count in filled.items()], 20)
+    plain = [name for name, of in found.items() if isinstance(of, Numbers)]
+    lines = [f"numbers: {shortened(plain, 20)}"] * bool(plain)
+    for name, of in found.items():
+        if isinstance(of, Categories):
+            lines.append(f"categories of {name}: {shortened(of.values, 12)}")
+            lines += [f"{name}: {of.unknown:,} test rows have a category that no training row has"] * (of.unknown > 0)
+    if filled := [f"{name} {of.missing:,}" for name, of in found.items() if of.missing]:
+        said = shortened(filled, 20)
         lines.append(f"missing values, replaced with the mean of the training rows (a category: with none): {said}")
     if empty:
         lines.append(f"left out, no values: {shortened(empty, 20)}")

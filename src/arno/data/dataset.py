@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from hashlib import blake2b
 from math import inf
@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
 from ..registry import Registry
+from ..tasks.task import several
 
 datasets = Registry("data", "arno.data.sources", "source")
 
@@ -30,18 +31,27 @@ class Dataset:
     """Training and test samples as tensors.
 
     Args:
-        x, y: training samples, `[n, C, H, W]` uint8 for images or `[n, features]` float32, and their targets: labels
-            `[n]` int64, or numbers `[n]` or `[n, outputs]` float32.
+        x, y: training samples, `[n, C, H, W]` uint8 for images, `[n, features]` float32 or sequences of tokens
+            `[n, length]` int64, and their targets: labels `[n]` int64, numbers `[n]` or `[n, outputs]` float32,
+            several labels of 0 or 1 `[n, labels]` int64, or a token for each position `[n, length]` int64.
         x_test, y_test: the same for testing.
-        classes: one name per class; label i is `classes[i]`. Empty if the targets are numbers.
+        classes: one name per class, label or token; label i is `classes[i]`. Empty if the targets are numbers.
         mean, std: of `x / scale` over the training data, per channel (or feature), or one value for all.
         scale: the largest raw value, 255 for images.
         val: the share of the training data that is held out for validation by default (`data.val`).
         client: the number of the client of each training sample, `[n]` int64, if the data name their clients.
+        client_test: the same for each test sample, if known, −1 for a sample of no client. A run then scores every
+            client on its test samples.
         clients: their names; client i is `clients[i]`.
         rows: the number of each training sample in the data as given, before test samples were split off or rows were
             left out; None if these are 0, 1, …, n − 1. given: how many samples were given.
         features: the name of each feature, if known.
+        tokens: one name per token, if the samples are sequences of tokens. `<pad>` fills short sequences.
+        categories: for each column of a table the number of its categories, 0 for a number; empty if all are numbers.
+            A column with categories has an input of 0 or 1 for each of them, side by side.
+        gap: the samples of a client are in the order of time, and samples that are at most `gap` apart overlap.
+            Validation samples are then the last ones of each client. None if the order means nothing.
+        references: scores of simple models for comparison: by the name of the model and of the metric.
         notes: what was inferred when the data were read; a run prints and records these lines.
     """
 
@@ -56,10 +66,15 @@ class Dataset:
     scale: float = 255.0
     val: float = 0.1
     client: Tensor | None = None
+    client_test: Tensor | None = None
     clients: tuple[str, ...] = ()
     rows: Tensor | None = None
     given: int | None = None
     features: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    categories: tuple[int, ...] = ()
+    gap: int | None = None
+    references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,10 +106,15 @@ class Dataset:
                     f"training samples have shape {self.shape}" if x.dim() > 1 else "a sample has at least one axis",
                     "use x of shape [n, features] or [n, C, H, W]",
                 )
-            _check_targets(what, y, self.y, self.n_classes)
-            if x.is_floating_point() and len(bad := (~torch.isfinite(x)).flatten(1).any(1).nonzero()):
+            _check_targets(what, y, self.y, self.n_classes, x.shape)
+            if self.tokens or x.dtype == torch.int64:
+                _check_tokens(what, x, len(self.tokens))
+            if not finite(x) and len(bad := (~torch.isfinite(x)).flatten(1).any(1).nonzero()):
                 raise ArnoError(f"{what}: sample {int(bad[0])}", "it holds NaN or infinity", "clean the data first")
         channels = self.shape[0] if len(self.shape) == 3 else self.shape[-1]
+        if self.categories and (said := sum(max(1, k) for k in self.categories)) != channels:
+            rule = f"samples have {channels} inputs"
+            raise ArnoError(f"{self.name}: categories for {said} inputs", rule, "correct categories")
         if not {len(self.mean), len(self.std)} <= {1, channels} or not all(0 < s < inf for s in self.std):
             raise ArnoError(
                 f"{self.name}: mean of {len(self.mean)} and std of {len(self.std)} values",
@@ -103,16 +123,20 @@ class Dataset:
             )
         if self.client is not None:
             _check_clients(self.name, self.client, self.clients, len(self.y))
+        if self.client_test is not None:
+            _check_test_clients(self.name, self.client_test, self.clients, len(self.y_test))
         return self
 
     def strata(self) -> Tensor:
-        """The stratum of every training sample, 0, 1, …: its label, or the decile of its target."""
+        """The stratum of every training sample, 0, 1, …: its (first) label, or the decile of its target."""
         return strata_of(self.y)
 
     def stratum_names(self) -> tuple[str, ...]:
         """The names of the strata: the classes, or the smallest and largest target of each decile."""
-        if self.n_classes:
+        if self.n_classes and self.y.dim() == 1:
             return self.classes
+        if self.n_classes:
+            return (*self.classes, "none") if several(self.y, self.n_classes) else ("text",)
         first, decile = self.y.view(len(self.y), -1)[:, 0], self.strata()
         groups = [first[decile == i] for i in range(int(decile.max()) + 1)]
         return tuple(f"{g.min():.4g} to {g.max():.4g}" if len(g) else "no target" for g in groups)
@@ -162,9 +186,60 @@ class Dataset:
             given=len(self.y) if self.given is None else self.given,
         )
 
+    def as_tokens(self) -> Dataset:
+        """The same data set with sequences of tokens; numbers are tokens if all of them are whole and not negative."""
+        if self.x.dtype == torch.int64:
+            return self
+        if not self.whole:
+            rule = "it needs sequences of tokens: whole numbers from 0 on, [n, length]"
+            what = f"{self.name}: samples of shape {self.shape}, {self.x.dtype}".replace("torch.", "")
+            raise ArnoError(what, rule, "use data=text, or another model")
+        return replace(self, x=self.x.long(), x_test=self.x_test.long(), mean=(0.0,), std=(1.0,), scale=1.0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether samples are vectors of whole numbers from 0 on."""
+        both = (self.x, self.x_test)
+        return self.x.dim() == 2 and all(bool((x >= 0).all() and (x == x.round()).all()) for x in both)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are; 0 if samples are no tokens."""
+        if self.x.dtype != torch.int64:
+            return 0
+        return len(self.tokens) or 1 + max(int(x.max()) for x in (self.x, self.x_test))
+
+    def as_codes(self) -> Dataset:
+        """The same data set with one input for each column of a table: 0 for a missing category, 1 for the first one.
+
+        >>> x = torch.tensor([[0.5, 1.0, 0.0], [0.1, 0.0, 1.0], [0.2, 0.0, 0.0]])
+        >>> data = Dataset("t", x, torch.zeros(3), x, torch.zeros(3), (), (0.3, 0, 0), (2, 1, 1), categories=(0, 2))
+        >>> data.as_codes().x.tolist()[1:], data.as_codes().mean
+        ([[0.10000000149011612, 2.0], [0.20000000298023224, 0.0]], (0.3, 0.0))
+        """
+        if not self.categories:
+            return self
+        firsts = [sum(max(1, k) for k in self.categories[:i]) for i in range(len(self.categories))]
+        sides = [tuple(side) * (len(self.features) if len(side) == 1 else 1) for side in (self.mean, self.std)]
+        mean, std = (
+            tuple(usual if k else side[at] for k, at in zip(self.categories, firsts, strict=True))
+            for side, usual in zip(sides, (0.0, 1.0), strict=True)
+        )
+        x, x_test = (_codes(x, self.categories, firsts) for x in (self.x, self.x_test))
+        return replace(self, x=x, x_test=x_test, mean=mean, std=std, features=())
+
     def transform(self) -> Transform:
         """How batches of this data set are normalised and augmented."""
         return Transform(self.mean, self.std, self.scale)
+
+
+def _codes(x: Tensor, categories: Sequence[int], firsts: Sequence[int]) -> Tensor:
+    """One column for each group of inputs that begins at `firsts`."""
+    out = x.new_empty(len(x), len(categories))
+    for column, k, at in zip(out.T, categories, firsts, strict=True):
+        group = x[:, at : at + k]
+        column.copy_((group.argmax(1) + 1).where(group.any(1), 0) if k else x[:, at])
+    return out
 
 
 def source(name: str, **info: Any) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
@@ -203,8 +278,19 @@ def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
     return data.check() if limit is None else data.check().take(limit, seed)
 
 
-def _check_targets(what: str, y: Tensor, training: Tensor, classes: int) -> None:
-    """Refuse targets that are neither labels of classes nor finite numbers."""
+def _check_tokens(what: str, x: Tensor, tokens: int) -> None:
+    """Refuse samples that are no sequences of tokens. tokens: how many there are; 0 if they have no names."""
+    if x.dtype != torch.int64:
+        kind = f"{what}: samples of type {x.dtype}".replace("torch.", "")
+        raise ArnoError(kind, "tokens are int64", "use x.long(), or leave out tokens")
+    low, high = int(x.min()), int(x.max())
+    if low < 0 or (tokens and high >= tokens):
+        rule = f"tokens are numbers from 0 to {tokens - 1}" if tokens else "int64 samples are tokens, numbers from 0 on"
+        raise ArnoError(f"{what}: token {low if low < 0 else high}", rule, "correct them, or use x.float() for numbers")
+
+
+def _check_targets(what: str, y: Tensor, training: Tensor, classes: int, samples: torch.Size) -> None:
+    """Refuse targets that are neither labels of classes, nor tokens, nor finite numbers."""
     kind = f"{what}: targets of type {y.dtype}".replace("torch.", "") + f" and shape {list(y.shape)}"
     if y.dtype != training.dtype or y.shape[1:] != training.shape[1:]:
         raise ArnoError(kind, "training and test targets have the same type and shape", "convert them")
@@ -213,11 +299,12 @@ def _check_targets(what: str, y: Tensor, training: Tensor, classes: int) -> None
             raise ArnoError(kind, "labels of classes are int64", "use y.long(), or classes=() if they are numbers")
         if y.dim() > 2:
             raise ArnoError(kind, "numbers have shape [n] or [n, outputs]", "use y.flatten(1)")
-        if len(bad := (~torch.isfinite(y)).view(len(y), -1).any(1).nonzero()):
+        if not finite(y) and len(bad := (~torch.isfinite(y)).view(len(y), -1).any(1).nonzero()):
             raise ArnoError(f"{what}: target {int(bad[0])}", "it is NaN or infinity", "clean the data first")
         return
-    if y.dtype != torch.int64 or y.dim() != 1:
-        raise ArnoError(kind, "labels are int64 of shape [n], numbers are floating-point", "use y.long() or y.float()")
+    if y.dtype != torch.int64 or not (y.dim() == 1 or y.shape == samples or several(y, classes)):
+        rule = "labels are int64 of shape [n] (several labels: 0 or 1, [n, labels]), numbers are floating-point"
+        raise ArnoError(kind, rule, "use y.long() or y.float()")
     if not classes:
         raise ArnoError(kind, "labels need class names", "name the classes, or use y.float() if they are numbers")
     low, high = int(y.min()), int(y.max())
@@ -245,6 +332,20 @@ def _check_clients(name: str, client: Tensor, names: tuple[str, ...], samples: i
         raise ArnoError(f"client {names[int(empty[0])]!r} of {name}", rule, "leave out its name, or give it some")
 
 
+def _check_test_clients(name: str, client: Tensor, names: tuple[str, ...], samples: int) -> None:
+    """Refuse numbers of clients that do not fit the test samples or the names."""
+    kind = f"the clients of the test samples of {name}: {client.dtype} {list(client.shape)}".replace("torch.", "")
+    if client.dtype != torch.int64 or client.shape != (samples,):
+        raise ArnoError(kind, f"each of the {samples} test samples has one client, an int64", "correct client_test")
+    if int(client.min()) < -1 or int(client.max()) >= len(names):
+        raise ArnoError(kind, f"there are names for 0 to {len(names) - 1}", "name every client")
+
+
+def finite(x: Tensor) -> bool:
+    """Whether the sum is finite: then all numbers are. This takes a fraction of the time of looking at each of them."""
+    return not x.is_floating_point() or bool(torch.isfinite(x.sum()))
+
+
 def shortened(names: Sequence[str], most: int = 6) -> str:
     """Names on one line, the first ones only if there are many.
 
@@ -257,11 +358,18 @@ def shortened(names: Sequence[str], most: int = 6) -> str:
 def strata_of(y: Tensor) -> Tensor:
     """The stratum of every target: its label, or the decile of its (first) number; equal numbers share a decile.
 
+    Several labels of 0 or 1: the number of the first label that is 1, or the number of labels. Tokens: one stratum.
+
     >>> strata_of(torch.tensor([3, 1])).tolist(), strata_of(torch.tensor([0.5, 0.1, 0.1, 9.0])).tolist()
     ([3, 1], [2, 0, 0, 3])
+    >>> strata_of(torch.tensor([[0, 1, 1], [0, 0, 0]])).tolist(), strata_of(torch.tensor([[4, 2]])).tolist()
+    ([1, 3], [0])
     """
-    if not y.is_floating_point():
+    if not y.is_floating_point() and y.dim() == 1:
         return y
+    if not y.is_floating_point():
+        labels = y.shape[1]
+        return y.argmax(1).where(y.any(1), labels) if several(y, labels) else torch.zeros(len(y), dtype=torch.int64)
     first = y.reshape(len(y), -1)[:, 0].contiguous()
     smaller = torch.searchsorted(first.sort().values, first)
     return smaller * min(10, len(first)) // max(1, len(first))
@@ -286,11 +394,27 @@ def stratified(y: Labels, n: int, random: np.random.Generator) -> Ints:
 def rank_in_class(labels: Ints, random: np.random.Generator) -> Ints:
     """Number the samples of every class 0, 1, 2, … in random order; `labels` are 0, 1, … ."""
     shuffled = random.permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    order = shuffled[sorted_by(labels[shuffled])]
     starts = np.cumsum(counts := np.bincount(labels)) - counts
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(len(labels)) - starts[labels[order]]
     return rank
+
+
+def sorted_by(numbers: Ints) -> Ints:
+    """The stable order of numbers 0, 1, …; small numbers are sorted by their digits, which is several times faster."""
+    return np.argsort(numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers, kind="stable")
+
+
+def numbered_anew(numbers: Ints) -> Ints:
+    """Numbers 0, 1, … without those that do not occur: the inverse of `np.unique`.
+
+    >>> numbered_anew(np.array([7, 2, 7])).tolist()
+    [1, 0, 1]
+    """
+    if numbers.max(initial=0) > 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)[1]
+    return (np.cumsum(np.bincount(numbers) > 0) - 1)[numbers]
 
 
 def held_inside(
@@ -306,19 +430,48 @@ def held_inside(
     """
     owner, labels = as_labels(client), as_labels(strata)
     sizes = np.bincount(owner)
-    most, exact = np.maximum(sizes - 1, 0), sizes * (count / max(1, len(owner)))
-    quota = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
-    more = np.argsort(quota - exact, kind="stable")
-    more = more[quota[more] < most[more]]
-    quota[more[: max(0, count - int(quota.sum()))]] += 1
+    quota = _quota(sizes, count, 0)
     # Inside a client, a stratum with c samples puts them at the places 0.5/c, 1.5/c, …: the first ones are held out.
-    _, cell = np.unique(owner * (labels.max(initial=0) + 1) + labels, return_inverse=True)
+    cell = numbered_anew(owner * (labels.max(initial=0) + 1) + labels)
     place = (rank_in_class(cell, random) + 0.5) / np.bincount(cell)[cell]
-    order = np.lexsort((random.random(len(owner)), place, owner))
+    order = np.argsort(random.random(len(owner)), kind="stable")
+    order = order[np.argsort(place[order], kind="stable")]
+    order = order[sorted_by(owner[order])]  # by client, then by place, then at random
     rank = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner[order]]
     held = np.zeros(len(owner), dtype=bool)
     held[order] = rank < quota[owner[order]]
     return held
+
+
+def _quota(sizes: Ints, count: int, gap: int) -> Ints:
+    """How many samples of each client are held out, in proportion; every client keeps one, and `gap` are left out."""
+    most, exact = np.maximum(sizes - 1 - gap, 0), sizes * (count / max(1, int(sizes.sum())))
+    quota: Ints = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
+    more = np.argsort(quota - exact, kind="stable")
+    more = more[quota[more] < most[more]]
+    quota[more[: max(0, count - int(quota.sum()))]] += 1
+    return quota
+
+
+def split_in_time(client: Labels, val: float, gap: int) -> tuple[Tensor, Tensor]:
+    """Training and validation indices: the last samples of each client, and `gap` samples before them in neither part.
+
+    client: the number of the client of each sample; samples of client −1 are in neither part.
+
+    >>> train, held_out = split_in_time(np.repeat([0, 1], [6, 2]), 0.25, gap=1)
+    >>> train.tolist(), held_out.tolist()
+    ([0, 1, 2, 6, 7], [4, 5])
+    """
+    owner = as_labels(client)
+    used = np.flatnonzero(owner >= 0)
+    sizes = np.bincount(owner[used])
+    quota = _quota(sizes, _held_out(val, len(used)), gap)
+    order = np.argsort(owner[used], kind="stable")
+    left = np.empty(len(used), dtype=np.int64)  # samples of the same client that follow
+    left[order] = np.cumsum(sizes)[owner[used[order]]] - 1 - np.arange(len(used))
+    held = quota[owner[used]]
+    train = left >= np.where(held > 0, held + gap, 0)
+    return torch.from_numpy(used[train]), torch.from_numpy(used[left < held])
 
 
 def split_inside(client: Labels, strata: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -389,7 +542,11 @@ class Transform:
         >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2)
         >>> Transform((0.5,), (0.25,)).normalise(black_and_white, torch.float64).flatten().tolist()
         [-2.0, 2.0]
+
+        Tokens (int64) are returned as they are.
         """
+        if x.dtype == torch.int64:
+            return x
         a, b = _affine(self.mean, self.std, self.scale, 1 if x.dim() < 4 else 3, dtype, x.device)
         numbers = x.to(dtype) if out is None else out.copy_(x)
         if a.numel() == 1:  # one operation for product and sum

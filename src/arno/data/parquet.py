@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import machine
 from ..errors import ArnoError
-from ..limits import CLASSES, IMAGE, inside, parse_json, regular, room, unpacked
+from ..limits import CHARACTERS, CLASSES, FLOOR, IMAGE, RATIO, inside, parse_json, regular, room, unpacked
 from .images import Array, Blob, cached, decode, drop_grey
 
 IMAGE_NAMES = ("img", "image", "picture", "pixel_values")
 LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
+#: Bytes of a value in memory, by its type in a file.
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 8}
+#: The values of a file may take so many bytes; above that, at most RATIO times the bytes of the file.
+VALUES = 2**30
 
 
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
@@ -108,10 +113,84 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
     return image, label, [str(n) for n in about] if isinstance(about, list) else []
 
 
-def refuse_size(path: Path, about: Any) -> None:
-    """Refuse a Parquet file whose metadata `about` announce implausibly many bytes."""
+def open_parquet(path: Path, **options: Any) -> Any:
+    """A Parquet file whose sizes are plausible. Repeated texts stay dictionaries, so that each is in memory once."""
+    from pyarrow import parquet
+
+    about = parquet.read_metadata(path)
+    packed = path.stat().st_size
     groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-    unpacked(sum(groups), path.stat().st_size, str(path))
+    unpacked(sum(groups), packed, str(path))
+    room(sum(WIDTHS.get(one.physical_type, 16) * one.num_values for one in _chunks(about)), str(path), _most(packed))
+    texts = {one.path_in_schema for one in _chunks(about) if one.physical_type == "BYTE_ARRAY"}
+    odd = {one.path_in_schema for one in _chunks(about) if any(kind.startswith("DELTA") for kind in one.encodings)}
+    coded = sorted(name for name in texts - odd if "." not in name)
+    return parquet.ParquetFile(path, read_dictionary=coded, **options)
+
+
+def plain_batches(path: Path, rows: int, **options: Any) -> tuple[Any, Iterator[Any]]:
+    """The schema of a Parquet file, and its rows in plain columns, at most so many at a time, under `measured`."""
+    import pyarrow
+    from pyarrow import parquet
+
+    file, schema = open_parquet(path, **options), parquet.read_schema(path)
+    batches = measured(file.iter_batches(batch_size=_rows_at_once(file.metadata, rows)), path)
+    return schema, (
+        pyarrow.record_batch(
+            [
+                column.cast(kind) if pyarrow.types.is_dictionary(column.type) and column.type != kind else column
+                for column, kind in zip(batch.columns, schema.types, strict=True)
+            ],
+            schema.names,
+        )
+        for batch in batches
+    )
+
+
+def measured(batches: Iterable[Any], path: Path) -> Iterator[Any]:
+    """Batches of rows; refuses a file whose values take implausibly many bytes when dictionaries are written out."""
+    import pyarrow
+    from pyarrow import compute
+
+    size = 0
+    for batch in batches:
+        for column in batch.columns:
+            if not pyarrow.types.is_dictionary(column.type):
+                size += column.nbytes
+            elif pyarrow.types.is_binary(column.type.value_type) or pyarrow.types.is_string(column.type.value_type):
+                lengths = compute.binary_length(column.dictionary).cast("int64").take(column.indices)
+                size += compute.sum(lengths).as_py() or 0
+        room(size, str(path), _most(path.stat().st_size))
+        yield batch
+
+
+def _rows_at_once(about: Any, most: int) -> int:
+    """How many rows are read at a time: few where little in the file may stand for long values in many rows."""
+    longest = max([1, *(_longest(one) for one in _chunks(about) if one.physical_type == "BYTE_ARRAY")])
+    return max(1, min(most, FLOOR // longest))
+
+
+def _longest(chunk: Any) -> int:
+    """The most bytes of a value that a chunk of texts can repeat."""
+    whole = int(chunk.total_uncompressed_size)
+    if "DELTA_BYTE_ARRAY" in chunk.encodings:
+        return whole
+    if not chunk.has_dictionary_page or "." not in chunk.path_in_schema:  # dictionaries are not repeated in memory
+        return 1
+    pages = chunk.total_compressed_size - (chunk.data_page_offset - chunk.dictionary_page_offset)
+    return whole - min(whole, max(0, int(pages)))
+
+
+def _chunks(about: Any) -> Iterator[Any]:
+    """The chunks of all columns, from the metadata of a file."""
+    for i in range(about.num_row_groups):
+        group = about.row_group(i)
+        yield from (group.column(j) for j in range(group.num_columns))
+
+
+def _most(packed: int) -> int:
+    """The most bytes of the values in a file: equal values take almost no room in it."""
+    return min(max(VALUES, RATIO * packed), machine.memory())
 
 
 def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[Array, Array]:
@@ -122,14 +201,15 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
 
     def blobs() -> Iterator[Blob]:
         for path in files:
-            with _reading(path), parquet.ParquetFile(path) as file:
-                row = 0
-                for batch in file.iter_batches(batch_size=2048, columns=[image, label]):
+            with _reading(path), open_parquet(path) as file:
+                row, some = 0, _rows_at_once(file.metadata, 2048)
+                for batch in file.iter_batches(batch_size=some, columns=[image, label]):
                     column = batch.column(label)
                     if column.null_count:
                         raise ArnoError(f"{path}: column {label}", "a sample has no label", "remove such rows")
-                    labels.append(column.to_numpy(zero_copy_only=False))
-                    for value in batch.column(image).to_pylist():
+                    labels.append(_labels(path, column))
+                    for scalar in batch.column(image):  # one after the other: equal images are one in the batch
+                        value = scalar.as_py()
                         content = value.get("bytes") if isinstance(value, dict) else value
                         if content is None:
                             raise ArnoError(f"{path}: row {row}", "it has no image bytes", "remove such rows")
@@ -140,9 +220,19 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
     count = 0
     for path in files:
         with _reading(path):
-            about = parquet.read_metadata(path)
-            count += about.num_rows
-            refuse_size(path, about)
+            count += parquet.read_metadata(path).num_rows
     x = decode(blobs(), count, size)
     y = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
     return x, y.astype(np.int64) if y.dtype.kind in "iu" else y.astype(np.str_)
+
+
+def _labels(path: Path, column: Any) -> Array:
+    """Labels as they are stored; texts of moderate length."""
+    import pyarrow
+    from pyarrow import compute
+
+    if pyarrow.types.is_dictionary(column.type):
+        room(compute.max(compute.binary_length(column.dictionary)).as_py() or 0, f"{path}: a label", CHARACTERS)
+        column = column.cast(column.type.value_type)
+    labels: Array = column.to_numpy(zero_copy_only=False)
+    return labels

@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from math import gcd
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.layout import Axis, Layout
 from ..core.work import SubModel
+from ..errors import ArnoError
+
+
+class Shape(tuple[int, ...]):
+    """The shape of one sample, and what its numbers mean.
+
+    vocabulary: how many tokens there are; 0 if samples are no sequences of tokens. padding: the token that fills short
+    sequences. positions: whether the network returns outputs for every position of a sequence. categories: for each
+    feature the number of its categories, 0 for a number.
+
+    >>> shape = Shape((80,), vocabulary=67, positions=True)
+    >>> shape == (80,), shape.vocabulary, shape.padding
+    (True, 67, None)
+    """
+
+    vocabulary: int
+    padding: int | None
+    positions: bool
+    categories: tuple[int, ...]
+
+    def __new__(
+        cls,
+        shape: Iterable[int],
+        *,
+        vocabulary: int = 0,
+        padding: int | None = None,
+        positions: bool = False,
+        categories: tuple[int, ...] = (),
+    ) -> Shape:
+        """A tuple with these attributes."""
+        made = super().__new__(cls, shape)
+        made.vocabulary, made.padding, made.positions, made.categories = vocabulary, padding, positions, categories
+        return made
 
 
 @runtime_checkable
@@ -82,6 +118,52 @@ def last_linear(module: nn.Module) -> tuple[str, nn.Linear] | None:
     return linear[-1] if linear else None
 
 
+def network_of(given: Callable[..., Any], shape: Shape, outputs: int, **settings: Any) -> Any:
+    """The network that a user gave: a copy of an instance, or what a class or function returns.
+
+    A class or function gets the shape of a sample and the number of outputs, unless it has no parameters for them.
+
+    >>> network_of(nn.Linear(2, 1), Shape((2,)), 1), network_of(lambda: nn.Linear(2, 1), Shape((2,)), 1)
+    (Linear(in_features=2, out_features=1, bias=True), Linear(in_features=2, out_features=1, bias=True))
+    """
+    if isinstance(given, nn.Module):
+        return deepcopy(given)
+    return given(shape, outputs, **settings) if takes_shape(given) else given(**settings)
+
+
+def takes_shape(factory: Callable[..., Any]) -> bool:
+    """Whether a class or function has parameters for the shape and the outputs: required ones, or of these names.
+
+    >>> takes_shape(lambda shape, outputs: 0), takes_shape(lambda: 0), takes_shape(lambda width=3, depth=2: 0)
+    (True, False, False)
+    """
+    parameters = [p for p in inspect.signature(factory).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    known = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return any(p.default is p.empty or p.name in ("shape", "outputs") for p in known)
+
+
+def ends(z: Tensor, x: Tensor, padding: int | None) -> Tensor:
+    """The features at the last token of each sequence that is no padding. z: [n, length, width]. x: [n, length]."""
+    if padding is None:
+        return z[:, -1]
+    at = ((x != padding) * torch.arange(x.shape[1], device=x.device)).amax(1)
+    return z.gather(1, at[:, None, None].expand(-1, 1, z.shape[2]))[:, 0]
+
+
+def need_tokens(shape: Shape, name: str) -> None:
+    """Refuse samples that are no sequences of tokens."""
+    if len(shape) != 1 or not shape.vocabulary:
+        what = f"model={name} on samples of shape {tuple(shape)}"
+        raise ArnoError(what, "it needs sequences of tokens", "use data=text, or whole numbers [n, length]")
+
+
+def need_sizes(**sizes: int) -> None:
+    """Refuse settings of a network that are no positive numbers."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ArnoError(f"model.{name} = {size}", "it must be at least 1", f"leave out model.{name}")
+
+
 def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
     """A new network with the window's units: the same modules with smaller tensors, all of them zero."""
     small = deepcopy(module)
@@ -97,7 +179,7 @@ def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
         tensor = getattr(part, leaf)
         fresh = tensor.detach().new_zeros(shape)
         if leaf in part._parameters:
-            part._parameters[leaf] = nn.Parameter(fresh)
+            part._parameters[leaf] = nn.Parameter(fresh, tensor.requires_grad)
         else:
             part._buffers[leaf] = fresh
         if isinstance(part, nn.GroupNorm) and leaf == "weight":

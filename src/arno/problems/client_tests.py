@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite, nan
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from ..core.metric import Metric
 from ..core.seeds import numpy_stream
 from ..core.work import Mat
+from ..data.dataset import shortened
 from ..data.partition import Partition
 from ..errors import ArnoError
 from ..tasks.task import Task
@@ -22,27 +25,53 @@ GLOBAL, PERSONAL = ("own", "own test"), ("personal", "personal")
 ROWS = 64
 
 
-def keep_some(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
-    """Each client's samples divided into those that train and those of its own test: at least one of each.
+def keep_some(
+    partition: Partition, share: float, seed: int, setting: str = "client_test", gap: int | None = None
+) -> tuple[Partition, Partition]:
+    """Each client's samples divided into those that train and those that it keeps: at least one of each.
 
-    >>> train, test = keep_some(Partition(torch.arange(10), torch.tensor([0, 8, 10])), 0.25, seed=0)
+    A client with a single sample trains on it and keeps none. setting: the name of the share, for errors, and of the
+    random stream. gap: as in `Dataset`; the last samples are kept, and `gap` samples before them are in neither part.
+
+    >>> train, test = keep_some(Partition(torch.arange(11), torch.tensor([0, 8, 10, 11])), 0.25, seed=0)
     >>> train.sizes.tolist(), test.sizes.tolist()
-    ([6, 1], [2, 1])
+    ([6, 1, 1], [2, 1, 0])
     """
     if not 0 < share < 1:
-        raise ArnoError(f"data.client_test = {share:g}", "it must be above 0 and below 1", "try data.client_test=0.2")
+        raise ArnoError(f"data.{setting} = {share:g}", "it must be above 0 and below 1", f"try data.{setting}=0.2")
+    if partition.shares():
+        rule = "clients share samples, so a sample that one client keeps would train another"
+        raise ArnoError(f"data.{setting} = {share:g}", rule, "use another partition")
     kept, held = [], []
     for k in range(len(partition)):
         rows = partition[k].numpy()
-        if len(rows) < 2:
-            name = partition.names[k] if partition.names else k
-            rule = "it has one sample, and data.client_test takes one from every client"
-            raise ArnoError(f"client {name}", rule, "use fewer clients, or leave data.client_test out")
-        order = numpy_stream(seed, "client_test", k).permutation(len(rows))
-        count = min(max(1, round(share * len(rows))), len(rows) - 1)
-        held.append(np.sort(rows[order[:count]]))
-        kept.append(rows[np.sort(order[count:])])
+        order = numpy_stream(seed, setting, k).permutation(len(rows)) if gap is None else np.arange(len(rows))[::-1]
+        count = max(0, min(max(1, round(share * len(rows))), len(rows) - 1 - (gap or 0)))
+        held.append(rows[np.sort(order[:count])])
+        kept.append(rows[np.sort(order[count + (gap or 0) * (count > 0) :])])
+    if not any(map(len, held)):
+        rule = "every client has a single sample and trains on it"
+        raise ArnoError(f"data.{setting} = {share:g}", rule, f"use fewer clients, or leave data.{setting} out")
     return _partition(kept, partition), _partition(held, partition)
+
+
+def without_any(held: Partition, setting: str) -> list[str]:
+    """A line about the clients that keep no sample; nothing if every client keeps some.
+
+    setting: the share of the samples that clients keep; empty if these are the test samples of the data.
+
+    >>> without_any(Partition(torch.arange(1), torch.tensor([0, 1, 1]), ("oslo", "rome")), "data.client_test")
+    ['data.client_test: 1 of 2 clients has a single sample and keeps none: rome']
+    """
+    none = (held.sizes == 0).nonzero()[:, 0].tolist()
+    if not none:
+        return []
+    who = shortened([held.names[k] if held.names else str(k) for k in none])
+    one = len(none) == 1
+    verbs = f"{'has' if one else 'have'} a single sample and {'keeps' if one else 'keep'} none"
+    if not setting:
+        setting, verbs = "test samples", f"{'has' if one else 'have'} none and {'is' if one else 'are'} not scored"
+    return [f"{setting}: {len(none):,} of {len(held):,} clients {verbs}: {who}"]
 
 
 def _partition(rows: list[np.ndarray], like: Partition) -> Partition:
@@ -69,14 +98,39 @@ def own_metrics(task: Task, kind: tuple[str, str]) -> tuple[Metric, ...]:
     )
 
 
-def summary(task: Task, tallies: Tensor, kind: tuple[str, str]) -> dict[str, float]:
-    """The scores of all samples together; of the first metric the mean, the spread and the worst tenth of clients."""
+def summary(task: Task, tallies: Tensor, tested: Tensor, kind: tuple[str, str]) -> dict[str, float]:
+    """The scores of all samples together; of the first metric the mean, the spread and the worst tenth of clients.
+
+    tested: how many samples each client was scored on. Clients without any, or whose samples do not define the first
+    metric (one class, and AUROC), are left out of these three.
+    """
     prefix, first = kind[0], task.metrics[0]
-    row = {f"{prefix}_{name}": score for name, score in task.scores(tallies.sum(0)).items()}
-    each = np.array([task.scores(tally)[first.name] for tally in tallies])
+    some = list(tallies[tested > 0])
+    row = {f"{prefix}_{name}": score for name, score in task.scores(task.join(some)).items()}
+    scores = [task.scores(tally)[first.name] for tally in some]
+    each = np.array([score for score in scores if isfinite(score)])
+    if not len(each):
+        return row
     worst = np.sort(first.sign * each)[: max(1, len(each) // 10)].mean() * first.sign
     spread = {"mean": each.mean(), "std": each.std(), "worst_decile": worst}
     return row | {f"{prefix}_{first.name}_{name}": float(value) for name, value in spread.items()}
+
+
+def table(
+    task: Task, tallies: Mapping[str, Tensor], trained: Tensor, tested: Tensor, names: Sequence[str] | None
+) -> dict[str, list[Any]]:
+    """One row per client: its number and name, its training and test samples, each score under each model.
+
+    tallies: by prefix of the columns. A score of a client without test samples is NaN.
+    """
+    n = len(tested)
+    columns: dict[str, list[Any]] = {"client": list(range(n))} | ({"name": list(names)} if names else {})
+    columns |= {"samples": trained.tolist(), "tested": tested.tolist()}
+    unknown = {metric.name: nan for metric in task.metrics}
+    for prefix, rows in tallies.items():
+        scores = [task.scores(row) if count else unknown for row, count in zip(rows, columns["tested"], strict=True)]
+        columns |= {f"{prefix}_{metric.name}": [score[metric.name] for score in scores] for metric in task.metrics}
+    return columns
 
 
 def blocks(n: int, models: Callable[[Tensor], Mat]) -> Iterator[tuple[Tensor, Mat]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,21 +11,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from ..core.contracts import Clients, Problem, added
+from ..core.contracts import Clients, Footprint, Problem
 from ..core.layout import Layout, bind, flatten
 from ..core.metric import TRAIN_LOSS, Metric
+from ..core.room import refuse_network
 from ..core.seeds import key, stream
+from ..core.values import Values
 from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
 from ..kernels.choose import choose, for_scoring, for_training, wants_channels_last
 from ..kernels.kernel import Kernel
+from ..kernels.stacked import refusal
 from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
-from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary
+from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary, table
+from .footprint import footprint
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
@@ -41,7 +46,8 @@ class Supervised(Problem):
     task: what the outputs mean; by default classification with as many classes as there are labels.
     transform: from stored samples to network inputs, on whole batches.
     splits: held-out samples by name (`val`, `test`): x and y; `balanced` is made of `val` when it is first needed.
-    own_test: samples of x and y that each client keeps for its own test; they are not in `partition`.
+    own_test: the samples on which each client is scored: of x and y, where they are not in `partition`, or of the
+        split `own_split`.
     channels_last: images with the channels of a pixel side by side, which convolutions on a CPU compute faster; the
         default where there are any. It rounds differently, so it is part of the run.
     seed: of the balanced split.
@@ -60,6 +66,7 @@ class Supervised(Problem):
         name: str = "supervised",
         fingerprint: str = "",
         own_test: Partition | None = None,
+        own_split: str = "",
         channels_last: bool | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -74,19 +81,28 @@ class Supervised(Problem):
         self.splits = tuple(split for split in ("test", "val") if split in self.held_out)
         self.clients = Clients(partition.sizes)
         self.metrics, self.own_test = declared(self.task, self.splits, own_test is not None), own_test
-        self.tests_clients = own_test is not None
+        self.tests_clients, self.own_split = own_test is not None, own_split
         self.selects = self.task.metrics[0].on("val") if "val" in self.held_out else None
+        if self.device.type == "cpu":
+            refuse_network(build, dtype.itemsize, self.x.nbytes + self.y.nbytes)
         self.module = self._make(0)
         self.channels_last = wants_channels_last(self.module, channels_last)
-        self.kernel = choose(self.module, self.shape, self.channels_last).name
+        choice = choose(self.module, self.shape, self.channels_last)
+        self.kernel, self.kernel_reason = choice.name, choice.reason
         self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
 
     @property
     def headline(self) -> tuple[Metric, ...]:
         """The scores on the test data, the score that selects the best model, the training loss."""
         test = [metric.on(split) for split in self.splits[:1] for metric in self.task.metrics]
-        own = [own_metrics(self.task, kind)[0] for kind in (PERSONAL, GLOBAL)] if self.own_test else []
+        kinds = () if self.own_test is None else (PERSONAL,) if self.own_split else (PERSONAL, GLOBAL)
+        own = [own_metrics(self.task, kind)[0] for kind in kinds]
         return (*test, *own, *([self.selects] if self.selects and self.selects not in test else []), TRAIN_LOSS)
+
+    @cached_property
+    def not_stacked(self) -> str:
+        """Why the gradients of many models of this network cannot be computed at once; empty if they can."""
+        return refusal(self.module, self.task, self.transform.normalise(self.x[:2], self.dtype), self.y[:2])
 
     @property
     def shape(self) -> torch.Size:
@@ -127,6 +143,11 @@ class Supervised(Problem):
             )
         return self.layout.slot(f"{found[0]}.weight").span, self.layout.slot(f"{found[0]}.bias").span
 
+    @property
+    def chunk(self) -> int:
+        """How many samples training gathers at a time, unless a batch has more."""
+        return max(1, CHUNK // self.shape.numel())
+
     def pieces(self, split: str) -> list[tuple[int, int]]:
         """Batches of the split."""
         n = len(self.split(split)[1])
@@ -135,16 +156,15 @@ class Supervised(Problem):
     def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
         """The task's statistics of a piece of a split."""
         x, y = (whole[first:last] for whole in self.split(split))
-        total: Tensor | None = None
-        for outputs, targets in self._forward(w, x, y):
-            tally = self.task.tally(outputs, targets)
-            total = tally if total is None else total + tally
-        assert total is not None
-        return total
+        return self._tally(w, x, y)
 
     def scores(self, tally: Tensor) -> dict[str, float]:
         """The task's metrics."""
         return self.task.scores(tally)
+
+    def join(self, tallies: Sequence[Tensor]) -> Tensor:
+        """As the task joins them."""
+        return self.task.join(tallies)
 
     def spread(self, tally: Tensor) -> dict[str, float]:
         """The task's spread over clients, where clients hold labels."""
@@ -155,17 +175,34 @@ class Supervised(Problem):
         """The task's statistics of every client's own test samples under the model that it uses, [N, …]."""
         if self.own_test is None:
             return None
-        found = []
+        x, y = self.split(self.own_split) if self.own_split else (self.x, self.y)
+        found: dict[int, Tensor] = {}
         for clients, rows in blocks(self.clients.n, models):
             for k, w in zip(clients.tolist(), rows, strict=True):
                 at = self.own_test[k].to(self.device)
-                pieces = self._forward(w, self.x.index_select(0, at), self.y.index_select(0, at))
-                found.append(added(self.task.tally(outputs, targets) for outputs, targets in pieces))
-        return torch.stack(found)
+                if len(at):
+                    found[k] = self._tally(w, x.index_select(0, at), y.index_select(0, at))
+        nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return pad_sequence([found.get(k, nothing) for k in range(self.clients.n)], batch_first=True)
 
     def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
-        """Scores over all clients of such statistics, as a round records them."""
-        return summary(self.task, tallies, PERSONAL if personal else GLOBAL)
+        """Scores over all clients of such statistics, as a round records them.
+
+        If the clients share a split, the global model's score on all samples is that of the split, recorded already.
+        """
+        assert self.own_test is not None
+        row = summary(self.task, tallies, self.own_test.sizes, PERSONAL if personal else GLOBAL)
+        known = {f"{GLOBAL[0]}_{metric.name}" for metric in self.task.metrics} if self.own_split else set[str]()
+        return {name: score for name, score in row.items() if name not in known}
+
+    def own_table(self, tallies: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+        """One row per client: samples, and each score of such statistics."""
+        assert self.own_test is not None
+        return table(self.task, tallies, self.clients.sizes, self.own_test.sizes, self.client_names)
+
+    def footprint(self, batch: int) -> Footprint:
+        """The memory of its data, of a training step and of scoring."""
+        return footprint(self, batch)
 
     def label_counts(self) -> Tensor | None:
         """How many samples of each class each client holds, [N, classes]."""
@@ -209,6 +246,28 @@ class Supervised(Problem):
             batches.append(rows[torch.randperm(len(rows), generator=stream(seed, "select/batch", t, k))[:size]])
         return self._losses(w, batches)
 
+    def check_batches(self, batch_size: Values) -> None:
+        """Refuse a batch of one sample where BatchNorm would see a single value per channel."""
+        if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.module.modules()):
+            return
+        sizes, batch = self.partition.sizes, batch_size[torch.arange(self.clients.n)].long()
+        alone = ((sizes % batch == 1) | (batch == 1)).nonzero()[:, 0]
+        if len(alone) and not self._trains_on_one():
+            k = int(alone[0])
+            name = self.partition.names[k] if self.partition.names else k
+            what = f"client {name} with {int(sizes[k])} samples in batches of {int(batch[k])}"
+            rule = "a batch holds one sample, of which BatchNorm has no variance"
+            raise ArnoError(what, rule, "use another local.batch_size, or GroupNorm")
+
+    def _trains_on_one(self) -> bool:
+        """Whether the network can train on a batch of one sample."""
+        with seeded(0), torch.no_grad():
+            try:
+                deepcopy(self.module).train()(self.inputs(self.x[:1]))
+            except ValueError:
+                return False
+        return True
+
     def model(self, w: Vec) -> nn.Module:
         """The network with the weights `w`, in evaluation mode."""
         module = deepcopy(self.module)
@@ -222,6 +281,9 @@ class Supervised(Problem):
             sums = [self.task.loss(z, b, "sum") for z, b in self._forward(w, x, y)]
             out.append(torch.stack(sums).sum() / len(rows))
         return torch.stack(out)
+
+    def _tally(self, w: Vec, x: Tensor, y: Tensor) -> Tensor:
+        return self.task.join([self.task.tally(outputs, targets) for outputs, targets in self._forward(w, x, y)])
 
     @torch.inference_mode()
     def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -254,7 +316,8 @@ def declared(task: Task, splits: Iterable[str], own: bool = False) -> tuple[Metr
 class View:
     """What a term of the loss may look at: the batch, outputs, feature levels, the network under other weights.
 
-    embedding: the input of the last linear layer. levels: feature levels, empty unless the network is a `Network`.
+    embedding: the input of the last linear layer, a row per sample or per position of a sequence. levels: feature
+    levels, empty unless the network is a `Network`.
     """
 
     learner: SupervisedLearner
@@ -270,7 +333,7 @@ class View:
         with torch.no_grad():
             views = {f"network.{name}": view for name, view in self._views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.network), views, (self.x,))
-        return z
+        return rows(z)
 
     def frozen_outputs(self, w: Vec) -> Tensor:
         """The outputs of the batch under other weights in evaluation mode, without gradients."""
@@ -287,6 +350,11 @@ class View:
         window = self.job.window
         w = w[window.index] if window is not None and window.extract else w.clone()  # kernels round by alignment
         return self.learner.layout.views(w)
+
+
+def rows(z: Tensor) -> Tensor:
+    """Features of samples, or of every position of sequences, below each other."""
+    return z.flatten(0, -2)
 
 
 class _Embedding(nn.Module):
@@ -342,7 +410,7 @@ class SupervisedLearner:
 
     def _own_draws(self, job: Job) -> AbstractContextManager[None]:
         """A network may draw random numbers (dropout): its draws must not depend on the order of clients."""
-        if isinstance(self.module, Network):
+        if self.kernel.written_out:
             return nullcontext()
         return seeded(key(job.seed, "network", job.round, job.client))
 
@@ -353,7 +421,8 @@ class SupervisedLearner:
             outputs = torch.func.functional_call(self.module, self.layout.views(w.requires_grad_()), (x,))
             (g,) = torch.autograd.grad(self.problem.task.loss(outputs, y), w, create_graph=True)
             (product,) = torch.autograd.grad(g[: len(direction)] @ direction.clone(), w)
-        return product[: len(direction)]
+        trained = self.layout.trained
+        return product[: len(direction)] * (1 if trained is None else trained.to(product))
 
     def size(self, batch: tuple[Tensor, Tensor]) -> int:
         """Samples in a batch."""
@@ -380,14 +449,14 @@ class SupervisedLearner:
         levels: list[Tensor] = []
         if isinstance(self.module, Network):
             z = self.module.embed(x, levels)
-            return View(self, job, x, y, self.module.head(z), z, levels)
+            return View(self, job, x, y, self.module.head(z), rows(z), levels)
         seen: list[Tensor] = []
         last = last_linear(self.module)
         hook = last[1].register_forward_pre_hook(lambda layer, given: seen.append(given[0])) if last else None
         outputs: Tensor = self.module(x)
         if hook is not None:
             hook.remove()
-        return View(self, job, x, y, outputs, seen[-1] if seen else outputs, levels)
+        return View(self, job, x, y, outputs, rows(seen[-1] if seen else outputs), levels)
 
     def label_counts(self, client: int) -> Tensor:
         """How many samples of each class a client holds, [classes]."""

@@ -9,11 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..core.contracts import added
 from ..core.metric import Metric
 from ..errors import ArnoError
 from . import tasks
 
 Reduction = Literal["mean", "sum", "none"]
+#: The name of the token that fills short sequences.
+PADDING = "<pad>"
 
 
 class Task(ABC):
@@ -23,6 +26,7 @@ class Task(ABC):
     classes: how many classes there are; 0 where the targets are no classes.
     metrics: what `scores` returns, declared; the first one selects the best model and is compared by default.
     client_metrics: what `spread` returns, declared; see `over_clients`.
+    positions: whether the network returns outputs for every position of a sequence, [n, length, outputs].
 
     A task must define `loss`, `tally` and `scores`. The gradients below follow from `loss`; a task that writes them out
     makes training faster.
@@ -33,6 +37,7 @@ class Task(ABC):
     classes: int = 0
     metrics: tuple[Metric, ...]
     client_metrics: tuple[Metric, ...] = ()
+    positions: bool = False
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
@@ -40,11 +45,18 @@ class Task(ABC):
 
     @abstractmethod
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Statistics of a batch, a float64 vector; the vectors of several batches are added up."""
+        """Statistics of a batch, a float64 vector; `join` makes one vector of those of several batches."""
 
     @abstractmethod
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """The metrics, by name, of added statistics."""
+        """The metrics, by name, of joined statistics; NaN for a metric that these samples do not define."""
+
+    def join(self, tallies: Sequence[Tensor]) -> Tensor:
+        """The statistics of several batches as one vector: their sum.
+
+        A task whose vectors have different lengths overrides it. Zeros may follow such a vector.
+        """
+        return added(tallies)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of a batch and its gradient with respect to the outputs."""
@@ -77,13 +89,32 @@ class Task(ABC):
 
 @tasks.register("auto")
 def auto(targets: Tensor, classes: Sequence[str]) -> Task:
-    """Classification for labels, regression for numbers.
+    """Classification for labels, regression for numbers, multilabel for several labels of 0 or 1, tokens for text.
 
     >>> auto(torch.tensor([0, 1]), ("a", "b")).name, auto(torch.tensor([0.5, 1.5]), ()).name
     ('classification', 'regression')
+    >>> auto(torch.ones(2, 2).long(), ("a", "b")).name, auto(torch.tensor([2, 1]), (PADDING, "a", "b")).name
+    ('multilabel', 'tokens')
     """
-    if targets.is_floating_point():
-        return tasks.get("regression")(targets, classes)  # type: ignore[no-any-return]
-    if not classes:
+    if not targets.is_floating_point() and not classes:
         raise ArnoError("task=auto", "the targets are whole numbers without class names", "set task=classification")
-    return tasks.get("classification")(targets, classes)  # type: ignore[no-any-return]
+    kind = chosen(targets, classes)
+    if kind == "multilabel" and bool((targets.sum(1) == 1).all()):
+        rule = "every sample has exactly one label that is 1, so they may be classes"
+        raise ArnoError("task=auto", rule, "give classes as y.argmax(1), or set task=multilabel")
+    made: Task = tasks.get(kind)(targets, classes)
+    return made
+
+
+def chosen(targets: Tensor, classes: Sequence[str]) -> str:
+    """The name of the task that the targets leave no doubt about."""
+    if targets.is_floating_point():
+        return "regression"
+    if targets.dim() == 2:
+        return "multilabel" if several(targets, len(classes)) else "tokens"
+    return "tokens" if PADDING in classes else "classification"
+
+
+def several(targets: Tensor, labels: int) -> bool:
+    """Whether every sample has a 0 or a 1 for each of so many labels."""
+    return targets.dim() == 2 and targets.shape[1] == labels and bool(((targets == 0) | (targets == 1)).all())

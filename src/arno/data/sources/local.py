@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from ..dataset import Dataset, source
 from ..download import home
 from ..images import Array, Blob, cached, decode, drop_grey
 
+#: Suffixes of tables, which another source reads.
+TABLES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".feather", ".arrow"}
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
@@ -25,7 +27,8 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
     x may be features `[n, f]`, grey images `[n, H, W]`, or images `[n, C, H, W]` or `[n, H, W, C]`; images as uint8
     have values 0 to 255, other numbers are used as they are. Integers in y are class numbers from 0, strings are class
     names; floating-point values are numbers `[n]` or `[n, outputs]`, for a regression. With the array `classes`, whole
-    floating-point values are class numbers too.
+    floating-point values are class numbers too. Integers `[n, labels]` of 0 and 1 are several labels; integers of the
+    shape of x, whole numbers too, are the next token at each position of a sequence.
 
     Args:
         path: the file.
@@ -39,7 +42,7 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise ArnoError(f"data.path = {path}", f"it lacks {', '.join(missing)}; it has {found}", "add the arrays to it")
     names = arrays.get("classes")
-    made = {key: _samples(path, key, arrays[key]) for key in wanted if key[0] == "x"}
+    made = {key: samples_of(f"{key} in {path}", arrays[key]) for key in wanted if key[0] == "x"}
     targets = {key: _targets(path, key, arrays[key], names is not None) for key in wanted if key[0] == "y"}
     kinds = {key: y.dtype.kind for key, y in targets.items()}
     if len({*kinds.values()}) > 1:
@@ -53,26 +56,38 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
         for key, y in targets.items():
             targets[key] = np.array([order.get(str(name), -1) for name in y], dtype=np.int64)
     if names is None:
-        if (last := max(int(y.max(initial=0)) for y in targets.values())) >= CLASSES:
-            rule = f"at most {CLASSES:,} classes are read"
-            raise ArnoError(f"data.path = {path}: label {last}", rule, "number the classes from 0")
-        names = np.arange(1 + last)
+        names = np.arange(_count(path, list(made.values()), list(targets.values())))
     return from_arrays(Path(path).stem, made | targets | {"classes": names}, test=test)
+
+
+def _count(path: str, samples: Sequence[Array], targets: Sequence[Array]) -> int:
+    """How many classes (or labels of 0 and 1, or tokens) there are, if they have no names."""
+    if targets[0].ndim == 2 and all(y.min(initial=0) >= 0 and y.max(initial=0) <= 1 for y in targets):
+        return int(targets[0].shape[1])
+    numbers = [*targets, *samples] if targets[0].ndim == 2 else targets  # tokens are in both
+    last = max(float(array.max(initial=0)) for array in numbers)
+    if not last < CLASSES:
+        rule = f"at most {CLASSES:,} classes are read"
+        raise ArnoError(f"data.path = {path}: label {last:.0f}", rule, "number the classes from 0")
+    return 1 + int(last)
 
 
 def _load(path: str) -> dict[str, Array]:
     try:
         return read_npz(place(path))
     except ArnoError as error:
-        remedy = "write it with np.savez(path, x=…, y=…), without objects"
-        raise ArnoError(f"data.path = {path}", f"it cannot be read: {error}", remedy) from error
+        table = Path(path).suffix.lower() in TABLES
+        remedy = (
+            f"use data=table data.path={path} data.label=COLUMN" if table else "write it with np.savez(path, x=…, y=…)"
+        )
+        raise ArnoError(f"data.path = {path}", str(error.args[1]), remedy) from error
 
 
-def _samples(path: str, key: str, x: Array) -> Array:
-    """Features as float32 `[n, f]`, images as `[n, C, H, W]`, uint8 or float32."""
+def samples_of(what: str, x: Array) -> Array:
+    """Features as float32 `[n, f]`, images as `[n, C, H, W]`, uint8 or float32. what: the name of x in errors."""
     if x.dtype.kind not in "uifb" or not 2 <= x.ndim <= 4:
         rule = f"numbers of shape [n, f], [n, H, W] or [n, C, H, W] are needed, not {x.dtype} {list(x.shape)}"
-        raise ArnoError(f"{key} in {path}", rule, "reshape the array")
+        raise ArnoError(what, rule, "reshape the array")
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
@@ -88,7 +103,7 @@ def _targets(path: str, key: str, y: Array, classes: bool) -> Array:
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim == 1 and y.dtype.kind == "U":
         return y
-    if y.ndim == 1 and y.dtype.kind in "uib":
+    if y.ndim in (1, 2) and y.dtype.kind in "uib":
         return y.astype(np.int64)
     if y.ndim in (1, 2) and y.dtype.kind == "f":
         if not classes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from glob import glob, has_magic
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,36 +15,19 @@ import torch
 
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
-from ...limits import place, regular
-from ..columns import Bools, classes, coded, inputs, is_number, is_text, numbers
+from ..columns import SOME, Bools, classes, coded, inputs, is_number, is_text, numbers
 from ..dataset import Dataset, Ints, held_inside, shortened, source, strata_of, stratified
 from ..images import Array
-from ..parquet import refuse_size
+from ..tables import FILE, Read, joined, several
+from ..tables import read as read_files
 
-#: How a file is read, by its suffix.
-SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".tab": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".feather": "feather",
-    ".arrow": "feather",
-}
-#: The name of the added column with the client of a row, where every file is a client. No column has this name.
-FILE = "\0client"
 TRIES = "data.path=heart.csv data.label=target data.client=hospital"
 
 
 def names_clients(settings: Mapping[str, Any]) -> bool:
     """Whether a table with these settings names its clients: by a column, or with one file per client."""
     path = settings.get("path")
-    return settings.get("client") is not None or (path is not None and _several(path))
-
-
-def _several(path: object) -> bool:
-    """Whether a path is a list, a folder or a pattern; a file may have brackets in its name."""
-    return not isinstance(path, str) or place(path).is_dir() or (has_magic(path) and not place(path).exists())
+    return settings.get("client") is not None or (path is not None and several(path))
 
 
 @source("table", names_clients=names_clients)
@@ -88,9 +70,9 @@ def table(
         raise ArnoError("data=table", lacks, f"write data=table {TRIES}")
     roles = Roles(label, client, features, skip or [], categories or [])
     exact = (label, client, *(categories or ()))
-    read = _read("data.path", path, client is None and _several(path), exact)
+    read = read_files("data.path", path, client is None and several(path), exact)
     roles = roles.of(read.table, read.by_file)
-    tested = None if test_path is None else _read("data.test_path", test_path, False, exact)
+    tested = None if test_path is None else read_files("data.test_path", test_path, False, exact)
     if tested is not None:
         _refuse_other_columns(read, tested, roles)
     made = Table(read, tested, roles, missing)
@@ -121,164 +103,18 @@ class Roles:
             for name in names:
                 if name not in known:
                     near = get_close_matches(name, known, n=1, cutoff=0.4)
-                    remedy = f"did you mean {near[0]}?" if near else "check the first line of the file"
+                    remedy = f"did you mean {near[0]}?" if near else "the first line of the file names the columns"
+                    if len(known) == 1:
+                        remedy = "separate the columns with commas, semicolons, tabs or |"
                     raise ArnoError(f"{setting} = {name}", f"the columns are {shortened(known, 20)}", remedy)
         if self.client == self.label:
             raise ArnoError(f"data.client = {self.client}", "it is the label", "choose another column for one of them")
         if self.label in (self.features or ()):
             raise ArnoError(f"data.features: {self.label}", "it is the label", "remove it from data.features")
-        others = [name for name in known if name not in (self.label, self.client, *self.skip)]
+        others = [n for n in known if n not in (self.label, self.client, *self.skip) and not nameless(n)]
         client = FILE if by_file else self.client
         features = others if self.features is None else list(dict.fromkeys(self.features))
         return Roles(self.label, client, features, [], self.categories)
-
-
-@dataclass(frozen=True)
-class Read:
-    """The rows of one or several files. by_file: whether the column FILE says from which file a row is."""
-
-    setting: str
-    table: pa.Table
-    files: list[Path]
-    by_file: bool
-
-
-def _read(setting: str, path: str | Sequence[str], by_file: bool, exact: Container[str]) -> Read:
-    """All rows of the files. exact: columns whose numbers are names and are not rounded."""
-    files = _files(setting, path)
-    stems = [file.stem for file in files]
-    if by_file and len(set(stems)) < len(stems):
-        twice = next(stem for stem in stems if stems.count(stem) > 1)
-        rule = f"two files are called {twice}, and every file is a client"
-        raise ArnoError(f"{setting} = {path}", rule, "rename one, or name a column: data.client=hospital")
-    tables = [_load(setting, file, exact) for file in files]
-    for file, table in zip(files, tables, strict=True):
-        _refuse_columns(files[0], tables[0].column_names, file, table.column_names)
-    tables = [table.select(tables[0].column_names) for table in tables]
-    if by_file:
-        tables = [
-            table.append_column(FILE, pa.repeat(stem, len(table))) for stem, table in zip(stems, tables, strict=True)
-        ]
-    return Read(setting, _joined(tables), files, by_file)
-
-
-def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
-    """The files that a setting names, sorted if it is a folder or a pattern."""
-    if not isinstance(path, str):
-        files = [place(one) for one in path]
-    elif (there := place(path)).is_dir():
-        files = sorted(file for file in there.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
-    elif _several(path):
-        files = sorted(map(Path, glob(str(there))))
-    else:
-        files = [there]
-    if not files:
-        rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
-        raise ArnoError(f"{setting} = {path}", rule, "name a file")
-    for file in files:
-        if regular(file, f"{setting} =").suffix.lower() not in SUFFIXES:
-            rule = f"its kind is unknown; known are {', '.join(SUFFIXES)}"
-            raise ArnoError(f"{setting} = {file}", rule, "rename or convert the file")
-    return files
-
-
-def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
-    """The rows of a file, typed; Parquet and Feather files are mapped into memory."""
-    kind = SUFFIXES[file.suffix.lower()]
-    try:
-        if kind == "parquet":
-            import pyarrow.parquet as pq
-
-            opened = pq.ParquetFile(file, memory_map=True)  # `read_table` would import pandas
-            refuse_size(file, opened.metadata)
-            loaded = opened.read()
-        elif kind == "feather":
-            from pyarrow import feather
-
-            loaded = feather.read_table(file, memory_map=True)
-        else:
-            loaded = _load_csv(file, exact)
-        loaded.validate(full=True)  # a damaged file may point outside its own buffers
-        names = loaded.column_names
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise ArnoError(f"{setting} = {file}", f"it cannot be read as {kind}: {why}", "is the file damaged?") from error
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
-    if not len(loaded):
-        raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
-    return pa.table([without_marks(file, name, loaded[name]) for name in names], names=names)
-
-
-def _load_csv(file: Path, exact: Container[str]) -> pa.Table:
-    """A CSV file; the first line has the names, separated by commas, semicolons or tabs.
-
-    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
-    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
-    """
-    from pyarrow import csv
-
-    with file.open("rb") as opened:
-        first = opened.readline(2**20)
-    separator = max((",", ";", "\t"), key=lambda mark: first.count(mark.encode()))
-    convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
-    parse = csv.ParseOptions(delimiter=separator)
-    try:
-        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as first_block:
-            schema = first_block.schema
-        if len(set(schema.names)) == len(schema.names):
-            kinds = {one.name: pa.float32() for one in schema if is_number(one.type) and one.name not in exact}
-            convert.column_types = {one.name: one.type for one in schema} | kinds
-        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as blocks:
-            return blocks.read_all()
-    except pa.ArrowInvalid:
-        convert.column_types = {}
-        return csv.read_csv(str(file), parse_options=parse, convert_options=convert)
-
-
-def marks() -> list[str]:
-    """The texts that stand for a missing value."""
-    from pyarrow import csv
-
-    return [*csv.ConvertOptions().null_values, "?"]
-
-
-def without_marks(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of text with missing values in place of marks; as numbers if only numbers are left."""
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        raise ArnoError(f"column {name} in {file}", "it is no UTF-8 text", "save the file as UTF-8")
-    if not is_text(column.type) or pa.types.is_dictionary(column.type):
-        return column
-    text = pc.utf8_trim_whitespace(column)
-    text = pc.if_else(pc.is_in(text, value_set=pa.array(marks(), text.type)), pa.scalar(None, text.type), text)
-    if text.null_count == len(text):
-        return text
-    try:
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return text
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Tables with the same columns below each other; a column with text in one file is text in all."""
-    if len(tables) == 1:
-        return tables[0]
-    for name in tables[0].column_names:
-        kinds = [table[name].type for table in tables]
-        if len({*kinds}) > 1 and (any(map(is_text, kinds)) or any(map(pa.types.is_boolean, kinds))):
-            at = tables[0].column_names.index(name)
-            tables = [table.set_column(at, name, table[name].cast(pa.string())) for table in tables]
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
-def _refuse_columns(first: Path, known: list[str], file: Path, names: list[str]) -> None:
-    """Refuse a file whose columns are not those of the first file."""
-    lacks, extra = [n for n in known if n not in names], [n for n in names if n not in known]
-    if lacks or extra:
-        said = [f"{word} {shortened(some)}" for word, some in (("lacks", lacks), ("has also", extra)) if some]
-        raise ArnoError(
-            f"{file}: it {' and '.join(said)}", f"{first.name} has other columns", "give all files the same"
-        )
 
 
 def _refuse_other_columns(read: Read, tested: Read, roles: Roles) -> None:
@@ -289,6 +125,11 @@ def _refuse_other_columns(read: Read, tested: Read, roles: Roles) -> None:
         raise ArnoError(f"data.test_path = {tested.files[0]}", rule, "give both tables the same columns")
 
 
+def nameless(column: str) -> bool:
+    """Whether a column has no name, or the name that pandas gives to the numbers of the rows."""
+    return re.fullmatch(r"|Unnamed: \d+|__index_level_\d+__", column) is not None
+
+
 class Table:
     """Rows on the way to a data set: training rows first, then the rows of `data.test_path`."""
 
@@ -296,6 +137,11 @@ class Table:
         self.roles, self.missing, self.files = roles, missing, read.files
         self.features = roles.features or []
         used = [roles.label, *self.features]
+        for name in (name for name in used if name in read.mixed and name not in roles.categories):
+            remedy = "write the same kind of values in all files"
+            remedy += "" if name == roles.label else f"; if they are categories: data.categories=[{name}]"
+            raise ArnoError(f"column {name}", read.mixed[name], remedy)
+        self.parts = [one for some in (read, tested) if some for one in zip(some.files, some.lengths, strict=False)]
         client = [] if roles.client is None or roles.client in used else [roles.client]
         tables = [read.table.select([*used, *client])]
         if tested is not None:
@@ -303,11 +149,25 @@ class Table:
             for name in client:
                 extra = extra.append_column(name, pa.nulls(len(extra), read.table[name].type))
             tables.append(extra)
-        self.table = _joined(tables)
+        self.table = joined(tables)
         self.given = len(read.table)
         self.rows: Ints = np.arange(len(self.table))
         self.notes = [f"rows: {self.given:,} of {shortened([file.name for file in read.files])}"]
         self.tested = tested is not None
+        named = tested is not None and roles.client in tested.table.column_names
+        self.test_clients = tested.table[roles.client] if tested is not None and named else None
+        lost = [f"column {i + 1}" for i, name in enumerate(read.table.column_names) if nameless(name)]
+        if lost and not any(map(nameless, self.features)):
+            self.notes.append(f"left out, no name: {shortened(lost)}")
+
+    def place(self, row: int) -> str:
+        """Where a row is, in words; rows that were left out count."""
+        row = int(self.rows[row])
+        for file, length in self.parts if len(self.parts) > 1 else ():
+            if row < length:
+                return f"row {row + 1} of {file.name}"
+            row -= length
+        return f"row {row + 1}"
 
     @property
     def training(self) -> Bools:
@@ -346,8 +206,15 @@ class Table:
 
     def _refuse_small(self, min_rows: int | None) -> None:
         """Leave out clients with fewer than `min_rows` rows; refuse clients with a single row."""
-        codes, names = coded(self.table[str(self.roles.client)])
+        column = self.table[str(self.roles.client)]
+        codes, names = coded(column)
+        if pa.types.is_floating(column.type) and not all(name.lstrip("-").isdecimal() for name in names):
+            rule = "its values are numbers with fractions, and a client has a name or a whole number"
+            raise ArnoError(f"data.client = {self.roles.client}", rule, "choose another column")
         sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+        if min_rows is None and sizes.max(initial=0) == 1:
+            rule = f"each of the {len(names):,} rows has another client; it looks like an identifier"
+            raise ArnoError(f"data.client = {self.roles.client}", rule, "choose another column")
         few = np.flatnonzero(sizes < (2 if min_rows is None else min_rows))
         if not len(few):
             return
@@ -376,8 +243,8 @@ class Table:
             raise ArnoError(f"data.features: {self.roles.client}", rule, "remove it from data.features")
         columns = {name: self.table[name] for name in self.features}
         self.table = self.table.select([])  # `inputs` frees the columns one after another
-        made = inputs(columns, self.roles.categories, ~held)
-        notes = [*self.notes, self._label_note(class_names, as_numbers), *made.notes]
+        made = inputs(columns, self.roles.categories, ~held, self.place)
+        notes = [*self.notes, self._label_note(y, class_names, as_numbers), *made.notes]
         kept = np.flatnonzero(~held)
         if clients:
             counts = np.bincount(owner, minlength=len(clients)) if not self.tested else np.bincount(owner[kept])
@@ -396,11 +263,13 @@ class Table:
             made.std,
             scale=1.0,
             client=torch.from_numpy(owner[kept]) if clients else None,
+            client_test=self._clients_of_tests(owner, clients, held),
             clients=clients,
             rows=torch.from_numpy(self.rows[kept]),
             given=self.given,
             features=made.names,
-            notes=tuple(notes),
+            categories=made.categories,
+            notes=tuple(" ".join(line.split()) for line in notes),  # a name may have a line break in it
         )
 
     def _targets(self, as_numbers: bool | None) -> tuple[Array, tuple[str, ...]]:
@@ -409,16 +278,19 @@ class Table:
         if as_numbers is None:
             as_numbers = is_number(column.type) and not pa.types.is_integer(column.type)
         if as_numbers:
-            return numbers(name, column, "data.label ="), ()
+            return numbers(name, column, "data.label =", self.place), ()
         if not (is_number(column.type) or is_text(column.type) or pa.types.is_boolean(column.type)):
             raise ArnoError(f"data.label = {name}: values of type {column.type}", "this is no label", "convert it")
         return classes(name, column)
 
-    def _label_note(self, names: tuple[str, ...], as_numbers: bool | None) -> str:
+    def _label_note(self, y: Array, names: tuple[str, ...], as_numbers: bool | None) -> str:
         other = "" if as_numbers is not None else f" (data.numbers={str(bool(names)).lower()} if this is wrong)"
-        if not names:
-            return f"label {self.roles.label}: numbers, a regression{other}"
-        return f"label {self.roles.label}: {len(names)} classes: {shortened(names, 12)}{other}"
+        if names:
+            return f"label {self.roles.label}: {len(names)} classes: {shortened(names, 12)}{other}"
+        few = np.unique(y)
+        if other and len(few) <= SOME and (few == np.round(few)).all():
+            other = f"; its {len(few)} values are whole numbers, data.numbers=false makes them classes"
+        return f"label {self.roles.label}: numbers, a regression{other}"
 
     def _clients(self) -> tuple[Ints, tuple[str, ...]]:
         """The client of each row (−1 for rows of `data.test_path`) and the names."""
@@ -426,6 +298,17 @@ class Table:
             return np.zeros(len(self.table), dtype=np.int64), ()
         owner, names = coded(self.table[self.roles.client])
         return owner, tuple(names)
+
+    def _clients_of_tests(self, owner: Ints, clients: tuple[str, ...], held: Bools) -> torch.Tensor | None:
+        """The client of each test row, −1 for a client without training rows; None if `data.test_path` has none."""
+        if not clients or (self.tested and self.test_clients is None):
+            return None
+        if not self.tested:
+            return torch.from_numpy(owner[held])
+        codes, names = coded(self.test_clients)
+        numbers = {name: k for k, name in enumerate(clients)}
+        known = np.array([*(numbers.get(name, -1) for name in names), -1])
+        return torch.from_numpy(known[codes][self.rows[held] - self.given])
 
     def _held_out(self, y: Array, owner: Ints, test: float) -> Bools:
         """The test rows: in proportion inside each client, the same for every seed."""

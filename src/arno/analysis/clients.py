@@ -1,0 +1,151 @@
+"""How well the clients are served: one row per client, over the seeds, for each method of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan, nan
+from typing import TYPE_CHECKING
+
+from ..core.metric import Metric
+from . import statistics
+from .statistics import Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .comparison import Comparison, Group
+
+#: The prefixes of the scores, and what they are called beside each other.
+MODELS = {"own": "global", "personal": "personal"}
+#: Tables print all clients up to this number, else this many of the clients with the lowest scores.
+MANY, WORST = 12, 5
+
+
+@dataclass(frozen=True)
+class Column:
+    """The scores of one model: by client, the mean over the seeds with its interval."""
+
+    head: str
+    metric: Metric
+    scores: dict[str, Summary]
+
+    def worst(self) -> str | None:
+        """The client with the worst mean; None without scores."""
+        known = [client for client, score in self.scores.items() if not isnan(score.mean)]
+        return min(known, key=lambda client: self.metric.sign * self.scores[client].mean, default=None)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The clients with their numbers of training and test samples (means over the seeds), and the columns of scores."""
+
+    clients: list[str]
+    samples: dict[str, float]
+    tested: dict[str, float]
+    columns: list[Column]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the first column."""
+        return self.columns[0].metric
+
+    def alike(self) -> list[Column]:
+        """The columns with the metric of the first one, of any model."""
+        return [column for column in self.columns if plain_label(column.metric) == plain_label(self.metric)]
+
+    def mean(self, client: str) -> float:
+        """The mean score of a client over the columns with the metric of the first one."""
+        same = [column.scores[client].mean for column in self.alike()]
+        known = [value for value in same if not isnan(value)]
+        return sum(known) / len(known) if known else nan
+
+    def worst(self, count: int) -> list[str]:
+        """The clients with the worst mean scores, the worst first."""
+        known = [client for client in self.clients if not isnan(self.mean(client))]
+        return sorted(known, key=lambda client: self.metric.sign * self.mean(client))[:count]
+
+    def shown(self, many: int = MANY, worst: int = WORST) -> list[str]:
+        """The clients of a table: all of them, or the worst if they are many."""
+        return self.clients if len(self.clients) <= many else self.worst(worst)
+
+
+def served(comparison: Comparison, place: str) -> Served | None:
+    """The scores of the clients in one setting; None if there are none, or if clients differ from seed to seed.
+
+    With several groups, a column for each of them with the score that is compared; with one group, a column for each
+    score. A client without a name is another one in the partition of another seed.
+    """
+    groups = [group for group in comparison.members if group.setting == place and group.runs]
+    frames = {group.label: _frame(group) for group in groups}
+    if not any(len(frame) for frame in frames.values()):
+        return None
+    whole = next(frame for frame in frames.values() if len(frame))
+    if "name" not in whole and any(frame["seed"].nunique() > 1 for frame in frames.values() if len(frame)):
+        return None
+    clients = list(dict.fromkeys(client for frame in frames.values() for client in frame["who"]))
+    columns: list[Column] = []
+    for group in groups:
+        columns += _columns(comparison, group, frames[group.label], len(groups) > 1, clients)
+    if not columns:
+        return None
+    samples, tested = (_means(whole, name) for name in ("samples", "tested"))
+    return Served(clients, samples, tested, columns)
+
+
+def _means(frame: pd.DataFrame, name: str) -> dict[str, float]:
+    """The mean of a column by client."""
+    return {str(client): float(mean) for client, mean in frame.groupby("who")[name].mean().items()}
+
+
+def plain_label(metric: Metric) -> str:
+    """The label of a score of clients, without the model that it is about.
+
+    >>> plain_label(Metric("personal_f1", "personal F1")), plain_label(Metric("own_f1", "own test F1"))
+    ('F1', 'F1')
+    """
+    return metric.label.removeprefix("own test ").removeprefix("personal ")
+
+
+def _frame(group: Group) -> pd.DataFrame:
+    """The rows of all seeds of a group; the column `who` names the client."""
+    import pandas as pd
+
+    found = [run.client_scores().assign(seed=seed) for seed, run in group.runs.items()]
+    found = [frame for frame in found if len(frame)]
+    if not found:
+        return pd.DataFrame(columns=["who", "seed"])
+    whole = pd.concat(found, ignore_index=True)
+    return whole.assign(who=whole["name" if "name" in whole else "client"].astype(str))
+
+
+def _columns(
+    comparison: Comparison, group: Group, frame: pd.DataFrame, several: bool, clients: Sequence[str]
+) -> list[Column]:
+    declared = [metric for metric in comparison.metrics.values() if metric.name in frame]
+    models = [prefix for prefix in MODELS if any(metric.name.startswith(f"{prefix}_") for metric in declared)]
+    columns = []
+    for prefix in models:
+        own = [metric for metric in declared if metric.name.startswith(f"{prefix}_")]
+        told = f"{group.name}, {MODELS[prefix]}" if len(models) > 1 else group.name
+        if several:
+            own = [_compared(comparison, prefix, own)]
+        heads = [told] if several else [plain_label(metric) if prefix == "own" else metric.label for metric in own]
+        scores = [_summaries(frame, metric.name, clients) for metric in own]
+        columns += [Column(*column) for column in zip(heads, own, scores, strict=True)]
+    return columns
+
+
+def _compared(comparison: Comparison, prefix: str, own: Sequence[Metric]) -> Metric:
+    """The metric of the clients that belongs to the score that is compared; by default the first one."""
+    compared = comparison.declared()
+    name = f"{prefix}_{compared.name.removeprefix(f'{compared.split}_')}"
+    return next((metric for metric in own if metric.name in (name, compared.name)), own[0])
+
+
+def _summaries(frame: pd.DataFrame, name: str, clients: Sequence[str]) -> dict[str, Summary]:
+    values: dict[str, list[float]] = {client: [] for client in clients}
+    for client, value in zip(frame["who"], frame[name], strict=True):
+        if isfinite(value):
+            values[client].append(float(value))
+    return {client: statistics.summary(some) for client, some in values.items()}

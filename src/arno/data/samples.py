@@ -1,0 +1,220 @@
+"""What a Python program gives as data, as columns: frames, arrays, data sets of torch and of Hugging Face, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from ..errors import ArnoError
+from .dataset import shortened
+from .images import Array
+
+#: The usual names of the label and of the input in samples that are dictionaries.
+LABELS = ("label", "labels", "target", "targets", "y", "fine_label")
+INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "data")
+SHAPES = "a DataFrame, an array, a data set of torch or of Hugging Face, or a list of (x, y)"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples as columns.
+
+    x: a DataFrame, or one array for all samples. y: the targets, or the name of their column in x. client: the same for
+    the clients; None if there are none. names: of the classes, if y holds their numbers.
+    """
+
+    x: Any
+    y: Any
+    client: Any = None
+    names: Sequence[str] | None = None
+
+
+def rows_of(x: Any, y: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
+    """Samples in any form as columns. label: the name of the target, where samples have names for what they hold."""
+    import pandas as pd
+
+    if isinstance(x, pd.DataFrame):
+        return Rows(x, _target(x, y, label), client)
+    if isinstance(x, Mapping) and "data" in x and "target" in x:  # a Bunch of scikit-learn
+        return _bunch(x, client)
+    if isinstance(x, Mapping):
+        return rows_of(pd.DataFrame({str(k): v for k, v in x.items()}), y, label, client, features)
+    if is_hugging_face(x):
+        return _hugging_face(x, label, client, features)
+    if y is not None:
+        return Rows(array(x), y, client)
+    if isinstance(x, TensorDataset):
+        return _pairs(list(x.tensors), client)
+    return _samples(x, label, client, features)
+
+
+def is_hugging_face(x: Any) -> bool:
+    """Whether an object is a `datasets.Dataset`, without an import of that library."""
+    return any(kind.__module__.startswith("datasets.") and kind.__name__ == "Dataset" for kind in type(x).__mro__)
+
+
+def array(values: Any) -> Array:
+    """Values (a tensor, an array, an image, a list) as an array; the colours of an image come first."""
+    from PIL.Image import Image
+
+    if isinstance(values, torch.Tensor):
+        found: Array = values.detach().cpu().numpy()
+        return found
+    if isinstance(values, Image):
+        pixels = np.asarray(values.convert("L" if values.mode in ("1", "L", "LA", "I", "F") else "RGB"))
+        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise ArnoError("arno.Data", "the samples have different shapes", "resize, cut or pad them first") from error
+
+
+def stacked(values: Iterable[Any]) -> Array:
+    """One array for the inputs of all samples; refuses samples of different shapes."""
+    arrays = [array(value) for value in values]
+    odd = next((one.shape for one in arrays if one.shape != arrays[0].shape), None)
+    if odd is not None:
+        rule = f"the first one has the shape {list(arrays[0].shape)}"
+        raise ArnoError(f"arno.Data: a sample of shape {list(odd)}", rule, "resize, cut or pad the samples first")
+    return np.stack(arrays)
+
+
+def _target(x: Any, y: Any, label: str | None) -> Any:
+    """The values of the target, or the name of its column."""
+    if y is not None and label is not None:
+        raise ArnoError("arno.Data", "y and label both say what to predict", "leave one of them out")
+    if y is None and label is None:
+        columns = shortened([str(name) for name in x.columns], 20)
+        raise ArnoError("arno.Data", f"the column to predict is not named; there are {columns}", "add label='target'")
+    return label if y is None else y
+
+
+def _bunch(x: Mapping[str, Any], client: Any) -> Rows:
+    import pandas as pd
+
+    data, y = x["data"], x["target"]
+    if not isinstance(data, pd.DataFrame) and np.ndim(data) == 2 and "feature_names" in x:
+        data = pd.DataFrame(np.asarray(data), columns=[str(name) for name in x["feature_names"]])
+    names = [str(name) for name in x.get("target_names", ())]
+    counted = np.asarray(y).dtype.kind in "ui" and len(names) > int(np.max(y))
+    return Rows(data, y, client, names if counted else None)
+
+
+def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
+    """A Hugging Face data set: as a frame if all columns hold one value per row, else sample by sample."""
+    columns = list(x.column_names)
+    label = _named("label", label, columns, LABELS)
+    names = x.features[label].names if type(x.features[label]).__name__ == "ClassLabel" else None
+    others = [name for name in columns if name != label and name != client]
+    wanted = list(features) if features is not None else others
+    for name in wanted:
+        if name not in columns:
+            raise ArnoError(f"arno.Data: features = {name}", f"the columns are {shortened(columns, 20)}", "correct it")
+    if all(_is_single(x.features[name]) for name in wanted):
+        frame = x.to_pandas()
+        y = frame[label]
+        whose = frame[client] if isinstance(client, str) else client
+        return Rows(frame[wanted], y, whose, names)
+    found = _samples(x, label, client, features)
+    return Rows(found.x, found.y, found.client, names)
+
+
+def _is_single(feature: Any) -> bool:
+    """Whether a column of a Hugging Face data set holds numbers, text or truth values, and not images or lists."""
+    return type(feature).__name__ in ("Value", "ClassLabel")
+
+
+def _samples(x: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
+    """A data set or a list of samples: (x, y), (x, y, client), or dictionaries."""
+    samples = _read(x)
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return _dictionaries(samples, label, client, features)
+    if not isinstance(first, tuple | list) or len(first) not in (2, 3):
+        rule = f"the first sample is {_said(first)}; a sample is (x, y), (x, y, client) or a dictionary"
+        raise ArnoError("arno.Data", rule, "give the targets as y: arno.Data(x, y)")
+    columns = [[sample[i] for sample in samples] for i in range(len(first))]
+    return _pairs(columns, client)
+
+
+def _read(x: Any) -> list[Any]:
+    """All samples of a data set or a list."""
+    if isinstance(x, IterableDataset) or (isinstance(x, Iterable) and not _has_length(x)):
+        some = "arno.Data(list(itertools.islice(dataset, 10_000)))"
+        raise ArnoError(f"arno.Data: {_said(x)}", "it does not say how many samples it has", f"take some: {some}")
+    if not _has_length(x):
+        raise ArnoError(f"arno.Data: {_said(x)}", f"these are no data; they are {SHAPES}", "see help(arno.Data)")
+    samples = [x[i] for i in range(len(x))]
+    if not samples:
+        raise ArnoError(f"arno.Data: {_said(x)}", "it has no samples", "is this the right data set?")
+    return samples
+
+
+def _has_length(x: Any) -> bool:
+    """Whether an object has samples by number."""
+    return {"__len__", "__getitem__"} <= {*dir(type(x))}
+
+
+def _pairs(columns: Sequence[Any], client: Any) -> Rows:
+    """Samples as (x, y) or (x, y, client), column by column."""
+    if len(columns) == 3 and client is not None:
+        raise ArnoError("arno.Data", "the samples are (x, y, client), and client is given too", "leave out client=")
+    if len(columns) not in (2, 3):
+        raise ArnoError("arno.Data", f"a sample holds {len(columns)} values", "use samples (x, y) or (x, y, client)")
+    x, y, *whose = (column if isinstance(column, torch.Tensor) else _column(column) for column in columns)
+    return Rows(array(x), y, whose[0] if whose else client)
+
+
+def _dictionaries(
+    samples: Sequence[Mapping[str, Any]], label: str | None, client: Any, features: Sequence[str] | None
+) -> Rows:
+    import pandas as pd
+
+    keys = [str(key) for key in samples[0]]
+    label = _named("label", label, keys, LABELS)
+    if isinstance(client, str) and client not in keys:
+        raise ArnoError(f"arno.Data: client = {client}", f"a sample holds {shortened(keys, 20)}", "correct it")
+    others = [key for key in keys if key not in (label, client)]
+    wanted = list(features) if features is not None else others
+    columns = {key: [sample[key] for sample in samples] for key in {label, *wanted}}
+    whose = [sample[client] for sample in samples] if isinstance(client, str) else client
+    y = _column(columns[label])
+    if all(np.ndim(columns[key][0]) == 0 and not _is_image(columns[key][0]) for key in wanted):
+        return Rows(pd.DataFrame({key: columns[key] for key in wanted}), pd.Series(y, name=label), whose)
+    chosen = wanted[0] if len(wanted) == 1 else next((key for key in INPUTS if key in wanted), None)
+    if chosen is None:
+        rule = f"a sample holds {shortened(keys, 20)}, and the input is not named"
+        raise ArnoError("arno.Data", rule, f"add features=[{wanted[0]!r}]")
+    return Rows(stacked(columns[chosen]), y, whose)
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """One value per sample: numbers and text as they are, tensors and images stacked."""
+    if all(isinstance(value, str | bool | int | float | None) for value in values[:100]):
+        return list(values)
+    return stacked(values)
+
+
+def _named(role: str, name: str | None, keys: Sequence[str], usual: Sequence[str]) -> str:
+    """The key with a role: the one that is named, else the first of the usual names."""
+    found = next((key for key in ([name] if name is not None else usual) if key in keys), None)
+    if found is None:
+        what = f"arno.Data: {role} = {name}" if name is not None else "arno.Data"
+        rule = f"a sample holds {shortened(keys, 20)}" + ("" if name is not None else f", and the {role} is not named")
+        raise ArnoError(what, rule, f"add {role}={keys[-1]!r}" if name is None else "correct it")
+    return found
+
+
+def _is_image(value: Any) -> bool:
+    from PIL.Image import Image
+
+    return isinstance(value, Image)
+
+
+def _said(value: Any) -> str:
+    return f"an object of type {type(value).__name__}"

@@ -1,0 +1,257 @@
+"""Files of tables: which files a setting names, and their rows with types."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from glob import glob, has_magic
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import ArnoError
+from ..limits import place, regular
+from ..limits import shortened as shortened_text
+from .columns import grouped, is_number, is_text
+from .dataset import shortened
+from .parquet import measured, plain_batches
+
+#: How a file is read, by its suffix.
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
+}
+#: The name of the added column with the client of a row, where every file is a client. No column has this name.
+FILE = "\0client"
+#: What to do with files that are no tables.
+REMEDIES = {
+    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "unpack it first"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV"),
+}
+#: So many rows of a Parquet file are read at a time, and so many bytes of a column.
+ROWS, BUFFER = 2**15, 2**17
+
+
+def several(path: object) -> bool:
+    """Whether a path is a list, a folder or a pattern; a file may have brackets in its name."""
+    return not isinstance(path, str) or place(path).is_dir() or (has_magic(path) and not place(path).exists())
+
+
+@dataclass(frozen=True)
+class Read:
+    """The rows of one or several files.
+
+    by_file: whether the column FILE says from which file a row is. lengths: the rows of each file. mixed: the columns
+    that have text in one file and numbers in another, with a line that says where.
+    """
+
+    setting: str
+    table: pa.Table
+    files: list[Path]
+    by_file: bool
+    lengths: tuple[int, ...] = ()
+    mixed: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(setting: str, path: str | Sequence[str], by_file: bool, exact: Container[str]) -> Read:
+    """All rows of the files. exact: columns whose numbers are names and are not rounded."""
+    files = _files(setting, path)
+    stems = [file.stem for file in files]
+    if by_file and len(set(stems)) < len(stems):
+        twice = next(stem for stem in stems if stems.count(stem) > 1)
+        rule = f"two files are called {twice}, and every file is a client"
+        raise ArnoError(f"{setting} = {path}", rule, "rename one, or name a column: data.client=hospital")
+    tables = [_load(setting, file, exact) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        _refuse_columns(files[0], tables[0].column_names, file, table.column_names)
+    tables = [table.select(tables[0].column_names) for table in tables]
+    mixed, lengths = _mixed(files, tables), tuple(map(len, tables))
+    if by_file:
+        tables = [
+            table.append_column(FILE, pa.repeat(stem, len(table))) for stem, table in zip(stems, tables, strict=True)
+        ]
+    return Read(setting, joined(tables), files, by_file, lengths, mixed)
+
+
+def _mixed(files: list[Path], tables: list[pa.Table]) -> dict[str, str]:
+    """The columns with text in one file and numbers in another, and in which."""
+    found = {}
+    for name in tables[0].column_names:
+        columns = [(file, table[name]) for file, table in zip(files, tables, strict=True)]
+        columns = [(file, column) for file, column in columns if column.null_count < len(column)]
+        text = next((file for file, column in columns if is_text(column.type)), None)
+        other = next((file for file, column in columns if is_number(column.type)), None)
+        if text is not None and other is not None:
+            found[name] = f"it has text in {text.name} and numbers in {other.name}"
+    return found
+
+
+def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
+    """The files that a setting names, sorted if it is a folder or a pattern."""
+    if not isinstance(path, str):
+        files = [place(one) for one in path]
+    elif (there := place(path)).is_dir():
+        files = sorted(file for file in there.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+    elif several(path):
+        files = sorted(map(Path, glob(str(there))))
+    else:
+        files = [there]
+    if not files:
+        rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
+        raise ArnoError(f"{setting} = {path}", rule, "name a file")
+    for file in files:
+        if regular(file, f"{setting} =").suffix.lower() not in SUFFIXES:
+            rule = f"its kind is unknown; known are {', '.join(SUFFIXES)}"
+            raise ArnoError(
+                f"{setting} = {file}", rule, REMEDIES.get(file.suffix.lower(), "rename or convert the file")
+            )
+    return files
+
+
+def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
+    """The rows of a file, typed, read in batches: a mapped file would count as memory until the end."""
+    kind = SUFFIXES[file.suffix.lower()]
+    try:
+        if kind == "parquet":
+            schema, batches = plain_batches(file, ROWS, buffer_size=BUFFER, pre_buffer=False)
+            loaded = _narrowed(schema, batches, exact)
+        elif kind == "feather":
+            with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as reader:
+                batches = measured((reader.get_batch(i) for i in range(reader.num_record_batches)), file)
+                loaded = _narrowed(reader.schema, batches, exact)
+        else:
+            loaded = _load_csv(file, exact)
+            loaded.validate(full=True)
+        names = loaded.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split()).rstrip(".")
+        remedy = "correct this line; a value that has the separator in it needs quotes"
+        remedy = remedy if "Expected" in why else "is the file damaged?"
+        raise ArnoError(f"{setting} = {file}", f"it cannot be read as {kind}: {shortened_text(why)}", remedy) from error
+    trimmed = [name.strip() for name in names]
+    names = trimmed if len(set(trimmed)) == len(set(names)) else names
+    loaded = loaded.rename_columns(names)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
+    if not len(loaded):
+        raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
+    return pa.table([without_marks(file, name, loaded[name]) for name in names], names=names)
+
+
+def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Container[str]) -> pa.Table:
+    """A table of batches, each checked when it is read; numbers become float32 at once, which saves memory.
+
+    exact: columns whose numbers are names and are not rounded.
+    """
+    kinds = [
+        pa.float32()
+        if is_number(one.type) and not pa.types.is_decimal(one.type) and one.name.strip() not in exact
+        else one.type
+        for one in schema
+    ]
+    kept = pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
+    out = []
+    for batch in batches:
+        batch.validate(full=True)  # a damaged file may point outside its own buffers
+        columns = [
+            # What is not cast is copied: it would keep the memory of the whole batch.
+            pa.concat_arrays([column, column[:0]]) if column.type == kind else column.cast(kind, safe=False)
+            for column, kind in zip(batch.columns, kinds, strict=True)
+        ]
+        out.append(pa.record_batch(columns, schema=kept))
+    pa.default_memory_pool().release_unused()
+    return pa.Table.from_batches(out, kept)
+
+
+def _load_csv(file: Path, exact: Container[str]) -> pa.Table:
+    """A CSV file; the first line has the names, separated by commas, semicolons, tabs or vertical bars.
+
+    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
+    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
+    """
+    from pyarrow import csv
+
+    with file.open("rb") as opened:
+        start = opened.read(2**20)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ArnoError(f"{file}", "it is UTF-16 text", "save the file as UTF-8")
+    if not start.strip():
+        raise ArnoError(f"{file}", "it is empty", "is this the right file?")
+    first = start.lstrip().splitlines()[0]
+    separator = max((",", ";", "\t", "|"), key=lambda mark: first.count(mark.encode()))
+    convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
+    parse = csv.ParseOptions(delimiter=separator)
+    try:
+        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as first_block:
+            schema = first_block.schema
+        if len(set(schema.names)) == len(schema.names):
+            kinds = {one.name: pa.float32() for one in schema if is_number(one.type) and one.name.strip() not in exact}
+            convert.column_types = {one.name: one.type for one in schema} | kinds
+        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as blocks:
+            return blocks.read_all()
+    except pa.ArrowInvalid:
+        convert.column_types = {}
+        return csv.read_csv(str(file), parse_options=parse, convert_options=convert)
+
+
+def marks() -> list[str]:
+    """The texts that stand for a missing value."""
+    from pyarrow import csv
+
+    return [*csv.ConvertOptions().null_values, "?"]
+
+
+def without_marks(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of text with missing values in place of marks; as numbers if only numbers are left."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        raise ArnoError(f"column {name} in {file}", "it is no UTF-8 text", "save the file as UTF-8")
+    if not is_text(column.type) or pa.types.is_dictionary(column.type):
+        return column
+    text = pc.utf8_trim_whitespace(column)
+    text = pc.if_else(pc.is_in(text, value_set=pa.array(marks(), text.type)), pa.scalar(None, text.type), text)
+    if text.null_count == len(text):
+        return text
+    try:
+        text.slice(0, 1000).cast(pa.float64())  # most columns of text end here
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return _with_commas(text)
+
+
+def _with_commas(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of text as numbers if all values are numbers with a decimal comma; otherwise as it is."""
+    known = text.drop_null()
+    pattern = r"^[-+]?\d+(,\d+)?([eE][-+]?\d+)?$"
+    if not all(pc.all(pc.match_substring_regex(some, pattern)).as_py() for some in (known[:1000], known)):
+        return text
+    if grouped(known):
+        return text
+    return pc.replace_substring(text, ",", ".").cast(pa.float64())
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Tables with the same columns below each other; a column with text in one file is text in all."""
+    if len(tables) == 1:
+        return tables[0]
+    for name in tables[0].column_names:
+        kinds = [table[name].type for table in tables]
+        if len({*kinds}) > 1 and (any(map(is_text, kinds)) or any(map(pa.types.is_boolean, kinds))):
+            at = tables[0].column_names.index(name)
+            tables = [table.set_column(at, name, table[name].cast(pa.string())) for table in tables]
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _refuse_columns(first: Path, known: list[str], file: Path, names: list[str]) -> None:
+    """Refuse a file whose columns are not those of the first file."""
+    lacks, extra = [n for n in known if n not in names], [n for n in names if n not in known]
+    if lacks or extra:
+        said = [f"{word} {shortened(some)}" for word, some in (("lacks", lacks), ("has also", extra)) if some]
+        raise ArnoError(
+            f"{file}: it {' and '.join(said)}", f"{first.name} has other columns", "give all files the same"
+        )

@@ -1,0 +1,115 @@
+"""Networks of a Python program: `arno.run(model=net)`, with a module, a class, or a function that returns a module."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from hashlib import blake2b
+from textwrap import dedent
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ..core.layout import named_tensors
+from ..errors import ArnoError
+from . import models
+
+Network = nn.Module | Callable[..., nn.Module]
+#: The networks that were given in this process, by the name under which a configuration knows them.
+_GIVEN: dict[str, Network] = {}
+REMEDY = "give the network again: arno.resume(folder, model=net)"
+
+
+@models.register("python")
+def python(shape: Sequence[int], outputs: int, *, network: str | None = None) -> nn.Module:
+    """A network that a Python program gave: `arno.run(model=net)`.
+
+    network: its name and fingerprint; a run continues only where the same network was given again.
+    """
+    if network is None:
+        raise ArnoError("model=python", "this network is given in Python", "write arno.run(model=net)")
+    if network not in _GIVEN:
+        raise ArnoError(f"model.network = {network}", "this network is not in this process", REMEDY)
+    given = _GIVEN[network]
+    if isinstance(given, nn.Module):
+        return deepcopy(given)
+    made = _made(given, shape, outputs)
+    if not isinstance(made, nn.Module):
+        rule = f"it returned an object of type {type(made).__name__}, no torch.nn.Module"
+        raise ArnoError(f"model={_name(given)}", rule, "return the network")
+    return made
+
+
+def give(network: Network) -> Mapping[str, str]:
+    """Keep a network for the runs of this process; returns the settings that name it.
+
+    >>> settings = give(nn.Linear(4, 2))
+    >>> settings["kind"], settings["network"].split("-")[0], settings["network"] in _GIVEN
+    ('python', 'Linear', True)
+    """
+    if isinstance(network, nn.Module) and any(is_lazy(tensor) for tensor in network.parameters()):
+        rule = "a layer does not know its number of inputs yet"
+        raise ArnoError(f"model={_name(network)}", rule, "compute the outputs of one batch with it first")
+    name = f"{_name(network)}-{fingerprint(network)}"
+    _GIVEN[name] = deepcopy(network) if isinstance(network, nn.Module) else network
+    return {"kind": "python", "network": name}
+
+
+def is_given(name: str | None) -> bool:
+    """Whether this process has the network of a configuration."""
+    return name in _GIVEN
+
+
+def starts_from_weights(name: str | None) -> bool:
+    """Whether the network of a configuration is a module, so that its weights are the start of every run."""
+    return isinstance(_GIVEN.get(str(name)), nn.Module)
+
+
+def fingerprint(network: Network) -> str:
+    """12 hexadecimal digits that change with the source of a network, its layers or, of a module, its weights.
+
+    Comments and blank space of the source do not count.
+    """
+    digest = blake2b(digest_size=6)
+    kind = type(network) if isinstance(network, nn.Module) else network
+    digest.update(f"{_name(network)}\n{_source(kind)}\n".encode())
+    if isinstance(network, nn.Module):
+        digest.update(repr(network).encode())
+        for name, tensor in named_tensors(network):
+            array = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
+            digest.update(array.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _source(kind: Any) -> str:
+    """The source of a class or function as a syntax tree; empty if Python does not know it."""
+    try:
+        return ast.dump(ast.parse(dedent(inspect.getsource(kind))))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def _name(network: Network) -> str:
+    """The name of the class or function."""
+    kind = network if inspect.isclass(network) or inspect.isroutine(network) else type(network)
+    return "".join(letter for letter in kind.__name__ if letter.isalnum() or letter == "_") or "network"
+
+
+def _made(factory: Callable[..., nn.Module], shape: Sequence[int], outputs: int) -> Any:
+    """The network of a class or function: made without arguments, or with the shape of a sample and the outputs."""
+    parameters = inspect.signature(factory).parameters
+    given = {"shape": tuple(shape), "outputs": outputs}
+    taken = {name: value for name, value in given.items() if name in parameters}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [name for name, one in parameters.items() if one.default is one.empty and one.kind not in several]
+    if len(needed) == 2 and not taken:
+        return factory(*given.values())
+    if lacks := [name for name in needed if name not in taken]:
+        what = f"model={_name(factory)}: its argument{'s' * (len(lacks) > 1)} {', '.join(lacks)}"
+        rule = "a network is made without arguments, or with the shape of a sample and the number of outputs"
+        raise ArnoError(what, rule, f"write model=lambda: {_name(factory)}(…)")
+    return factory(**taken)

@@ -1,0 +1,52 @@
+"""How much memory supervised learning takes: the data, one step of training, the scoring of a model. Estimates."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..core.contracts import Footprint
+
+if TYPE_CHECKING:
+    from .supervised import Supervised
+
+#: Convolutions and their gradients copy their largest inputs and outputs so often.
+COPIES = 3
+
+
+def footprint(problem: Supervised, batch: int) -> Footprint:
+    """Measured on two samples: what autograd saves for a backward pass, and the largest tensor among it."""
+    splits = sum(x.nbytes + y.nbytes for x, y in problem.held_out.values())
+    data = problem.x.nbytes + problem.y.nbytes + splits + problem.partition.indices.nbytes
+    saved, largest = saved_per_sample(problem)
+    sample = problem.shape.numel() * (problem.x.element_size() + 2 * problem.dtype.itemsize)
+    held = int(problem.partition.sizes.max())
+    gathered = sample * min(held, max(batch, problem.chunk))
+    return Footprint(
+        data=data,
+        step=gathered + batch * (saved + COPIES * largest),
+        scoring=problem.eval_batch * (sample + COPIES * largest),
+    )
+
+
+def saved_per_sample(problem: Supervised) -> tuple[int, int]:
+    """The bytes per sample that a forward pass keeps for the backward pass, and the largest tensor among them."""
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    x = problem.inputs(problem.x[:2])
+    try:
+        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+            module = deepcopy(problem.module).train()
+            outputs = module(x)
+    except Exception:  # an error in a network of one's own is shown by the first step of training
+        return x[0].nbytes, x[0].nbytes
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+    found = [size for place, size in sizes.items() if place not in own] + [outputs.nbytes, x.nbytes]
+    return sum(found) // len(x), max(found) // len(x)
