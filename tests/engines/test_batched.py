@@ -184,7 +184,7 @@ def test_what_it_cannot_do_is_refused(digits, tmp_path):
         train(digits, Batched(digits), [], sgd=SGD(augment=True))
 
     (tmp_path / "own.py").write_text(OWN)
-    for kind, reason in (("Dropout", "network of your own"), ("Buffers", "BatchNorm")):
+    for kind, reason in (("Dropout", "random operation"), ("Buffers", "BatchNorm")):
         own = problem("model=custom", f"model.target={tmp_path / 'own.py'}:{kind}")
         with pytest.raises(ArnoError, match=reason):
             train(own, Batched(own), [])

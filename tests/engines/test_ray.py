@@ -24,10 +24,10 @@ from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
 from arno.core.part import Part
 from arno.core.serial import Serial
-from arno.errors import ArnoError
+from arno.errors import ArnoError, ClientError
 from arno.methods import methods
 from arno.runs.result import RunResult
-from arno.selection import Uniform
+from arno.selection import Fixed, Uniform
 
 ray = pytest.importorskip("ray", reason="needs pip install 'arno[ray]'")
 
@@ -175,7 +175,7 @@ def gated(digits, engine, tmp_path, by_value):
             lambda: engine.loss(digits.init(0), torch.arange(7)).isfinite().all() and len(engine._transport.actors) == 3
         )
         fed = Federation(digits, [*parts("scaffold"), Gate(tmp_path)], engine=engine, local=Local(epochs=2))
-        engine._pace = 1.0  # clients who take long go alone
+        engine.timing.pace = 1.0  # clients who take long go alone
         other = threading.Thread(target=interfere)
         other.start()
         for _ in range(2):
@@ -248,16 +248,53 @@ class Hanging(Part):
 
 @pytest.mark.parametrize("always", [False, True])
 def test_a_hung_client_is_run_again_and_given_up(always, digits, engine, undisturbed, tmp_path, by_value, monkeypatch):
-    monkeypatch.setattr(engine._transport.actors, "_timeout", 1.0)
+    monkeypatch.setattr(engine.timing, "timeout", 1.0)
     fed = Federation(digits, [*parts("scaffold"), Hanging(tmp_path, always)], engine=engine, local=Local(epochs=2))
     if always:
-        with pytest.raises(ArnoError, match=r"client 2 in round 1: it took longer than engine\.timeout = 1 s, 3 times"):
+        with pytest.raises(
+            ArnoError, match=r"client 2 in round 1: it took longer than engine\.timeout = 1 s .*, 3 times"
+        ):
             fed.round()
         return
     for _ in range(2):
         fed.round()
     assert (tmp_path / "hung").exists()
     assert torch.equal(fed.w, undisturbed)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A probe in which client 2 calls sys.exit in round 2."""
+
+    def __call__(self, learner, job):
+        if job.client == 2 and job.round == 1:
+            sys.exit(3)
+        return {}
+
+
+@dataclass
+class Exiting(Part):
+    roles: ClassVar = frozenset({"loss"})
+
+    def send(self, work):
+        return replace(work, probe=Exit())
+
+
+def test_a_client_that_exits_is_an_error_or_dropped(digits, engine, by_value):
+    feds = [
+        Federation(digits, [*parts("scaffold"), Exiting()], engine=e, local=Local(epochs=2), on_client_error=policy)
+        for e, policy in ((Serial(digits), "drop"), (engine, "drop"), (engine, "stop"))
+    ]
+    for _ in range(3):
+        a, b = (fed.round() for fed in feds[:2])
+        assert a.dropped == b.dropped == (a.t == 1)
+        assert [why.partition(" (in ")[0] for why in b.failures] == ["client 2 in round 2: SystemExit: 3"] * b.dropped
+    assert torch.equal(feds[0].w, feds[1].w)
+    feds[2].round()
+    with pytest.raises(
+        ClientError, match=r"client 2 in round 2: SystemExit: 3 \(in .*test_ray\.py, line \d+: sys\.exit\(3\)"
+    ):
+        feds[2].round()
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +338,22 @@ def test_sums_leave_out_clients_that_diverged(digits, adding):
     torch.testing.assert_close(feds[0].w, feds[1].w)
     with pytest.raises(ArnoError, match="client 6 diverged in round 1"):
         Federation(digits, engine=adding, local=local).round()
+
+
+@pytest.mark.parametrize("last", [6, 2])
+def test_sums_leave_out_clients_that_failed(last, digits, adding, by_value, monkeypatch):
+    monkeypatch.setattr(rounds, "BLOCK", digits.layout.size)  # a block per client; the last one brings the sum
+    cohorts = Fixed([list(range(last + 1))] * 2)
+    feds = [
+        Federation(digits, [cohorts, Exiting()], engine=e, local=Local(batch_size=8), on_client_error="drop")
+        for e in (Serial(digits), adding)
+    ]
+    for _ in range(2):
+        a, b = [fed.round() for fed in feds]
+    assert a.dropped == b.dropped == 1
+    assert a.failures == b.failures
+    assert a.clients["client"] == b.clients["client"] == [k for k in range(last + 1) if k != 2]
+    torch.testing.assert_close(feds[0].w, feds[1].w)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedvarp", "fednova", "moon", "lorenzo"])

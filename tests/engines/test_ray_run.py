@@ -73,8 +73,20 @@ def started(words, tmp_path):
     process.stdout.close()
 
 
+def listening(family):
+    """The addresses on which processes listen."""
+    found = []
+    for process in alive(family):
+        with suppress(psutil.NoSuchProcess):
+            found += [c.laddr.ip for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+    return found
+
+
 def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
     process, family = started
+    addresses = listening([process, *process.children(recursive=True)])
+    assert len(addresses) >= 4
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}, "Ray, local: on loopback alone"
     head = [p for p in family if p.name() in ("gcs_server", "raylet")]
     assert len(head) == 2
     for each in head:
@@ -91,7 +103,7 @@ def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     assert lines[0].endswith("engine ray (1 workers)")
-    assert lines[1].startswith("round 3/5  ")
+    assert lines[2].startswith("round 3/5  ")  # after the line about the validation data
     assert lines[-1] == str(tmp_path / "run")
     assert not logs.exists()
     assert list(logs.parent.glob("worker-*.err"))
@@ -114,5 +126,5 @@ def test_nothing_is_left_behind(end, started, tmp_path):
         (tmp_path / "go").touch()
     said = process.stdout.read()
     assert process.wait(60) == (130 if end == "SIGINT" else -signal.SIGKILL)
-    assert len(said.splitlines()) == (7 if end == "SIGINT" else 4), said
+    assert len(said.splitlines()) == (8 if end == "SIGINT" else 5), said
     until(lambda: not alive(family))

@@ -6,7 +6,7 @@ import torch
 from arno.core.federation import Federation, Local
 from arno.core.serial import Serial
 from arno.engines.serial import serial
-from arno.errors import ArnoError
+from arno.errors import ArnoError, ClientError
 from arno.methods.fedvarp import Varp
 from arno.methods.scaffold import Scaffold
 from arno.problems.quadratic import Quadratic
@@ -28,9 +28,11 @@ def test_an_exception_names_the_client_and_the_round(monkeypatch):
         raise ZeroDivisionError("boom")
 
     monkeypatch.setattr(type(made.learner()), "gradient", burst)
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(
+        ClientError, match=r"^client 2 in round 2: ZeroDivisionError: boom \(in .*test_serial\.py, line "
+    ) as caught:
         fed.round()
-    assert caught.value.__notes__ == ["while training client 2 in round 2"]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_diverged_client_stops_the_run():

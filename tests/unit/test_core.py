@@ -1,4 +1,4 @@
-"""Layout, tables, values and sub-networks."""
+"""Layout, tables, values, sub-networks and what parts may return."""
 
 from math import isnan
 
@@ -10,7 +10,7 @@ from arno.core import average
 from arno.core.average import added_up
 from arno.core.federation import Federation, Local
 from arno.core.layout import Layout, bind, flatten
-from arno.core.part import Part
+from arno.core.part import Part, in_order
 from arno.core.table import ClientTable, refuse_if_too_large
 from arno.core.values import Values
 from arno.core.work import SubModel
@@ -19,6 +19,7 @@ from arno.errors import ArnoError
 from arno.methods.window import Window
 from arno.models import models
 from arno.models.network import narrow
+from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised
 from arno.tasks.classification import Classification, weighted_f1
 
@@ -240,7 +241,7 @@ def test_state_must_be_saved_or_say_that_it_is_derived():
         if good:
             assert part.state() == {"count": 1}
         else:
-            with pytest.raises(TypeError, match=r"Forgetful\.notes is a dict"):
+            with pytest.raises(ArnoError, match=r"Forgetful\.notes is a dict: state is tensors"):
                 part.state()
 
 
@@ -270,3 +271,33 @@ def test_channels_last_is_taken_where_it_is_safe():
     assert not problem("resnet18").channels_last
     with pytest.raises(ArnoError, match=r"channels_last = true with GroupNorm"):
         problem("resnet18", channels_last=True)
+
+
+class Returns(Part):
+    """Returns, from one moment, what a test gives it."""
+
+    def __init__(self, moment, value):
+        setattr(self, moment, lambda *arguments: value)
+
+
+@pytest.mark.parametrize(
+    ("moment", "value", "words"),
+    [
+        ("finish", None, r"Returns\.finish returned None: it must return a vector of 2 numbers"),
+        ("receive", torch.zeros(1), r"Returns\.receive returned a tensor of shape \[1\]"),
+        ("record", {"name": "a word"}, r"Returns\.record returned 'name': 'a word': a record holds plain numbers"),
+    ],
+    ids=["nothing", "another shape", "no number"],
+)
+def test_what_a_part_must_not_return_is_refused(moment, value, words):
+    problem = Quadratic(h=torch.tensor([1.0, 3.0]), e=torch.tensor([[2.0, 1.0], [0.0, 1.0]]))
+    fed = Federation(problem, [Returns(moment, value)])
+    with pytest.raises(ArnoError, match=words):
+        fed.round()
+
+
+@pytest.mark.parametrize("roles", [frozenset({"schedule"}), "server"], ids=["unknown", "no set"])
+def test_roles_that_do_not_exist_are_refused(roles):
+    part = type("Mine", (Part,), {"roles": roles})()
+    with pytest.raises(ArnoError, match=r"Mine\.roles = .*roles are a frozenset of names from select, order"):
+        in_order([part])

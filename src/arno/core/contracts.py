@@ -6,9 +6,10 @@ A class that lacks an ability inherits a default that says so; no code looks for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, device, dtype, from_numpy, nn
@@ -17,6 +18,7 @@ from ..errors import ArnoError
 from .layout import Layout
 from .metric import Metric
 from .table import ClientTable
+from .values import Values
 from .work import Job, Mat, Result, SubModel, SumResult, Vec, Work
 
 if TYPE_CHECKING:
@@ -57,6 +59,15 @@ class Clients:
         return epochs * -(-self.sizes[ids] // batch_size) if self.sampled else epochs
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """The bytes that a problem takes: its data, and in a process that trains, one step and the scoring of a model."""
+
+    data: int = 0
+    step: int = 0
+    scoring: int = 0
+
+
 class Learner(Protocol):
     """A problem prepared for training in one process: flat buffers that its loss reads and its gradient fills."""
 
@@ -87,15 +98,18 @@ class Learner(Protocol):
 
 
 class Problem(ABC):
-    """What is learned: clients, a vector with a layout, losses, and scores that add up over pieces of the data.
+    """What is learned: clients, a vector with a layout, losses, and scores of statistics of pieces of the data.
 
     metrics: what a round records, in order of preference; a comparison uses the first one.
     selects: the metric that chooses the best model of a run; None keeps the last model.
     splits: the parts of the data on which a round is scored; "" is the objective itself.
-    kernel: how gradients are computed, for the manifest and for `engine=auto`.
+    kernel, kernel_reason: how gradients are computed and why, for the manifest and for `engine=auto`.
     tests_clients: whether clients keep samples for a test of their own.
     client_names: of the clients, in the order of their numbers; None if they have no names.
+    class_names: of the classes, in the order of their numbers; empty where there are none.
+    validation: which samples choose the best model, in one sentence; empty where there are no samples.
     notes: lines about the data that a run prints before the first round and records.
+    references: scores of simple models, by the name of the model and of the metric; a run shows them beside its own.
     """
 
     clients: Clients
@@ -106,9 +120,13 @@ class Problem(ABC):
     selects: Metric | None = None
     splits: tuple[str, ...] = ("",)
     kernel: str = ""
+    kernel_reason: str = ""
     tests_clients: bool = False
     client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] = ()
+    validation: str = ""
     notes: tuple[str, ...] = ()
+    references: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
     @property
     def headline(self) -> tuple[Metric, ...]:
@@ -129,11 +147,15 @@ class Problem(ABC):
 
     @abstractmethod
     def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
-        """Statistics (float64) of a model on samples first to last of a split; they add up over pieces."""
+        """Statistics (float64) of a model on samples first to last of a split; `join` takes those of several pieces."""
 
     @abstractmethod
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """The scores that belong to added statistics, by name of the metric (without its split)."""
+        """The scores that belong to joined statistics, by name of the metric (without its split)."""
+
+    def join(self, tallies: Sequence[Tensor]) -> Tensor:
+        """The statistics of several pieces as one vector: their sum, unless the problem says otherwise."""
+        return added(tallies)
 
     @abstractmethod
     def describe(self) -> str:
@@ -153,7 +175,7 @@ class Problem(ABC):
 
     def total(self, w: Vec, split: str) -> Tensor:
         """The statistics of a model on a whole split."""
-        return added(self.tally(w, split, *piece) for piece in self.pieces(split))
+        return self.join([self.tally(w, split, *piece) for piece in self.pieces(split)])
 
     def spread(self, tally: Tensor) -> dict[str, float]:
         """How well the model serves the single clients, from the statistics of the test data; empty if unknown."""
@@ -167,9 +189,20 @@ class Problem(ABC):
         """Scores over all clients of such statistics, as a round records them."""
         return {}
 
+    def own_table(self, tallies: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+        """One row per client as columns by name; `tallies` by prefix: `own` (the global model), `personal`."""
+        return {}
+
+    def footprint(self, batch: int) -> Footprint:
+        """The memory of its data, of a training step with so many samples, and of scoring; estimated."""
+        return Footprint()
+
     def label_counts(self) -> Tensor | None:
         """How many samples of each class each client holds, [N, classes]; None where there are no classes."""
         return None
+
+    def check_batches(self, batch_size: Values) -> None:  # noqa: B027
+        """Refuse batches on which the model cannot train, before the first round."""
 
     def model(self, w: Vec) -> nn.Module:
         """The network with the weights `w`, in evaluation mode."""
@@ -177,7 +210,18 @@ class Problem(ABC):
 
     def advice(self, fed: Federation) -> list[str]:
         """Lines that a user should read before the first round."""
-        return list(self.notes)
+        return [*self.notes, *([self.validation] if self.validation else [])]
+
+
+@dataclass
+class Caller:
+    """What an engine knows of the run that uses it.
+
+    stopping: whether the user waits for the end of this round. say: is called with a line for the user.
+    """
+
+    stopping: bool = False
+    say: Callable[[str], None] = lambda line: None
 
 
 class Engine(ABC):
@@ -185,16 +229,33 @@ class Engine(ABC):
 
     name: which engine it is, with what it chose. equality: how far its numbers may differ from those of `serial`.
     sums: whether blocks come back as `SumResult`; then no part sees the update of a single client.
+    caller: the run that uses it.
     """
 
     name: str
     equality: str = "unknown"
     problem: Problem
     sums: bool = False
+    caller: Caller = Caller()
+
+    def attach(self, caller: Caller) -> None:
+        """The run that uses this engine from now on."""
+        self.caller = caller
 
     @abstractmethod
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
         """Train block after block, with a bounded number in flight."""
+
+    def workers_for(self, work: Work) -> tuple[str, int]:
+        """The engine that trains a round that begins with this block, and how many processes here it trains in.
+
+        0: it trains in this process.
+        """
+        return self.name, 0
+
+    def scorers(self) -> int:
+        """In how many processes here it scores models; 0: in this process, or in those that train."""
+        return 0
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
         """The scores of models on a split."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,10 @@ from torch import Tensor
 from ..errors import ArnoError, Diverged
 from .average import added_up
 from .contracts import Engine, Problem
-from .part import Ids, Part, in_order
+from .part import Ids, Part, in_order, like, numbers
 from .serial import Serial
 from .table import ClientTable, refuse_if_too_large
+from .traffic import traffic
 from .values import PerClient, Values
 from .work import SGD, Mat, Result, SumResult, Vec, Work
 
@@ -39,6 +40,7 @@ class Federation:
 
     clients: what the server knows of the clients. t: rounds done (−1 if a part adds a round 0 that has not run yet).
     rounds: how many there will be. cohort: the largest number of clients in a round.
+    epochs, batch_size: of each client.
     watch: is called with what happens within a round. advice: lines that a user should read before the first round.
 
     >>> from arno.problems.quadratic import Quadratic
@@ -60,6 +62,7 @@ class Federation:
         weighting: Literal["samples", "uniform"] = "samples",
         server_lr: float = 1.0,
         on_divergence: Literal["stop", "drop"] = "stop",
+        on_client_error: Literal["stop", "retry", "drop"] = "stop",
         seed: int = 0,
         rounds: int | None = None,
         w: Vec | None = None,
@@ -68,10 +71,12 @@ class Federation:
         self.problem, self.engine, self.parts = problem, engine or Serial(problem), in_order(parts)
         self.clients, self.layout, self.seed = problem.clients, problem.layout, seed
         self.local = local or Local()
-        self.weighting, self.server_lr, self.on_divergence = weighting, server_lr, on_divergence
-        self._epochs = self.per_client(self.local.epochs, "local.epochs", least=1, whole=True)
-        self._batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, whole=True)
+        self.weighting, self.server_lr = weighting, server_lr
+        self.on_divergence, self.on_client_error = on_divergence, on_client_error
+        self.epochs = self.per_client(self.local.epochs, "local.epochs", least=1, whole=True)
+        self.batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, whole=True)
         self._lr = self.per_client(self.local.lr, "local.lr", above=0)
+        problem.check_batches(self.batch_size)
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
         self.t, self.rounds = min((part.first_round for part in self.parts), default=0), rounds
         self.cohort = min((part.cohort(self.n) for part in self.parts), default=self.n)
@@ -89,14 +94,28 @@ class Federation:
         self.advice += problem.advice(self)
         if self.engine.sums:
             refuse_rows(self.parts)
+        if on_client_error == "drop":
+            refuse_drops(self.parts)
 
     @property
     def n(self) -> int:
         """N, the number of clients."""
         return self.clients.n
 
+    def begin_at(self, w: Vec, t: int) -> None:
+        """Begin with another model and another number of rounds done, before the first round."""
+        self.w, self.t = w.to(self.w.device, self.w.dtype), t
+        said = list(self.advice)
+        for part in self.parts:
+            part.start(self)
+        self.advice = said
+
+    def traffic(self, work: Work, out: Result | SumResult | None = None) -> tuple[list[int], list[int]]:
+        """Numbers downloaded and uploaded by each client of a block."""
+        return traffic(self.layout, self.parts, self._private, work, out)
+
     def round(self) -> Round:
-        """One round: select, send, train, receive, finish. Returns what is worth recording."""
+        """One round: select, send, train, receive, finish. Returns what a run records of it."""
         t, record = self.t, Round(self.t)
         ids: Ids = range(self.n)
         for part in self.parts:
@@ -108,18 +127,25 @@ class Federation:
             part.begin(t)
         v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])
         for work, out in self._order.train(self.engine, self.blocks(ids, t)):
+            work, out = self._without_failed(work, out, record)
+            if isinstance(out, Result) and not len(work):  # a sum of other blocks may come with a block without rows
+                continue
             work, out, dv = self._added_up(work, out, record)
             tail += dv[self.layout.d :]
-            record.add(work, out, 0 if self._private is None else int(self._private.sum()))
+            dv[self.layout.d :] = 0
+            record.add(work, out, *self.traffic(work, out))
             if isinstance(out, Result):
                 if self.layout.size > self.layout.d:
                     out = replace(out, buffers=out.delta[:, self.layout.d :].clone())
                     out.delta[:, self.layout.d :] = 0
                 for part in self.parts:
-                    dv = part.receive(work, out, dv)
+                    dv = like(part, "receive", part.receive(work, out, dv), dv)
             v += dv
+        if record.failures and not record.clients.get("client"):  # no client is left: nothing changes
+            self.t += 1
+            return record
         for part in self.parts:
-            v = part.finish(t, v)
+            v = like(part, "finish", part.finish(t, v), v)
         step = self.server_lr * v
         step[self.layout.d :] = tail  # buffers are averaged without any part
         if self._private is not None:
@@ -127,7 +153,7 @@ class Federation:
         self.w = self.w + step
         for part in self.parts:
             part.score(self.w, t)
-            record.numbers.update(part.record())
+            record.numbers.update(numbers(part))
         self.t += 1
         return record
 
@@ -145,7 +171,7 @@ class Federation:
         weight = weight / weight.sum()
         m, rows = int(count.sum()), max(1, min(ROWS, BLOCK // self.layout.size))
         for c, n, p in zip(clients.split(rows), count.split(rows), weight.split(rows), strict=True):
-            epochs, batch_size = self._epochs[c].long(), self._batch_size[c].long()
+            epochs, batch_size = self.epochs[c].long(), self.batch_size[c].long()
             yield Work(
                 round=t,
                 seed=self.seed,
@@ -161,21 +187,34 @@ class Federation:
                 mu=self._here(torch.zeros(len(c))),
                 sgd=self.local.sgd,
                 purpose=purpose,
+                on_error=self.on_client_error,
             )
 
     def personal(self, clients: Tensor) -> Mat:
         """The model that each of these clients would use: its own where the method has such, else the current one."""
         return self.w.expand(len(clients), -1) if self._personal is None else self._personal.personal(clients)
 
-    def own_scores(self) -> dict[str, float]:
-        """Scores on the clients' own test samples, of the global model and of personal models; empty without them."""
+    def own_tallies(self) -> dict[str, Tensor]:
+        """Statistics of every client's own test samples, [N, …]; empty without such samples.
+
+        own: under the global model. personal: under the models that the clients would use, if the method has such.
+        """
         w = self.evaluated()
         tallies = self.problem.own_tallies(lambda clients: w.expand(len(clients), -1))
-        row = {} if tallies is None else self.problem.own_summary(tallies, personal=False)
-        if tallies is not None and self._personal is not None:
-            mine = self.problem.own_tallies(self.personal)
-            assert mine is not None
-            row |= self.problem.own_summary(mine, personal=True)
+        if tallies is None:
+            return {}
+        if self._personal is None:
+            return {"own": tallies}
+        mine = self.problem.own_tallies(self.personal)
+        assert mine is not None
+        return {"own": tallies, "personal": mine}
+
+    def own_scores(self, tallies: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Scores on the clients' own test samples, of the global model and of personal models; empty without them."""
+        found = self.own_tallies() if tallies is None else tallies
+        row: dict[str, float] = {}
+        for prefix, rows in found.items():
+            row |= self.problem.own_summary(rows, personal=prefix == "personal")
         return row
 
     def evaluated(self) -> Vec:
@@ -239,6 +278,15 @@ class Federation:
     def _here(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return x.to(self.w.device, dtype or self.w.dtype)
 
+    def _without_failed(self, work: Work, out: Result | SumResult, record: Round) -> tuple[Work, Result | SumResult]:
+        """The rows whose training did not fail; the others are noted."""
+        if not out.failed:
+            return work, out
+        record.dropped += len(out.failed)
+        record.failures += [out.failed[j] for j in sorted(out.failed)]
+        keep = torch.tensor([j for j in range(len(work)) if j not in out.failed], dtype=torch.int64)
+        return work.rows(keep), out.rows(keep)
+
     def _added_up(self, work: Work, out: Result | SumResult, record: Round) -> tuple[Work, Result | SumResult, Vec]:
         """Σ p_k Δ_k over a block and the norms of the updates; updates that are not finite are refused or dropped."""
         if isinstance(out, SumResult):
@@ -262,7 +310,8 @@ class Federation:
     def _refuse_divergence(self, work: Work, fine: Tensor) -> None:
         """Stop the run because of clients whose update is not finite, unless `on_divergence=drop`."""
         if self.on_divergence == "stop":
-            names = ", ".join(str(int(k)) for k in work.clients[~fine.cpu()])
+            known = self.problem.client_names
+            names = ", ".join(str(k) if known is None else known[k] for k in work.clients[~fine.cpu()].tolist())
             raise Diverged(
                 f"client {names} diverged in round {work.round + 1}",
                 "its update holds NaN or Inf",
@@ -283,7 +332,7 @@ def unnumbered(name: str) -> str:
 def refuse_rows(parts: Sequence[Part]) -> None:
     """Refuse parts that look at single updates where the engine returns only sums of them."""
     for part in parts:
-        if type(part).receive is not Part.receive or "order" in part.roles:
+        if type(part).receive is not Part.receive or part.roles & {"order", "personal"}:
             raise ArnoError(
                 f"engine.reduce=worker with {type(part).__name__}",
                 "it looks at every client's update, and workers would return only their sum",
@@ -291,17 +340,32 @@ def refuse_rows(parts: Sequence[Part]) -> None:
             )
 
 
+def refuse_drops(parts: Sequence[Part]) -> None:
+    """Refuse parts that need every client of the cohort."""
+    for part in parts:
+        if not part.drops:
+            raise ArnoError(
+                f"on_client_error=drop with {type(part).__name__}",
+                "it needs every client of the cohort",
+                "use on_client_error=retry or stop",
+            )
+
+
 class Round:
-    """What happened in a round, client by client."""
+    """What happened in a round, client by client.
+
+    dropped: how many clients were left out. failures: for those of them whose training failed, the reasons.
+    """
 
     def __init__(self, t: int) -> None:
         self.t = t
         self.dropped = 0
+        self.failures: list[str] = []
         self.numbers: dict[str, float] = {}
         self.clients: dict[str, list[Any]] = {}
 
-    def add(self, work: Work, out: Result | SumResult, private: int = 0) -> None:
-        """Note a block; `private` numbers of each model stay with the clients."""
+    def add(self, work: Work, out: Result | SumResult, downloaded: list[int], uploaded: list[int]) -> None:
+        """Note a block, and how many numbers each of its clients received and sent."""
         row = {
             "client": work.clients.tolist(),
             "count": work.count.tolist(),
@@ -309,7 +373,8 @@ class Round:
             "steps": work.steps.tolist(),
             "lr": work.lr.tolist(),
             "loss": out.loss.tolist(),
-            "uploaded": [size - private for size in uploaded(work, out)],
+            "downloaded": downloaded,
+            "uploaded": uploaded,
             "seconds": out.seconds.tolist(),
         }
         if isinstance(out, SumResult):
@@ -318,12 +383,3 @@ class Round:
             row |= {name: column.tolist() for name, column in out.notes.items()}
         for name, values in row.items():
             self.clients.setdefault(name, []).extend(values)
-
-
-def uploaded(work: Work, out: Result | SumResult) -> list[int]:
-    """How many numbers each client sent."""
-    if isinstance(out, SumResult):
-        return [out.uploaded] * len(work)
-    if work.windows is None:
-        return [out.delta.shape[1]] * len(work)
-    return [len(window.index) for window in work.windows]

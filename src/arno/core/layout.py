@@ -33,6 +33,7 @@ class Slot:
     start: int
     axes: tuple[Axis, ...] | None = None
     kind: Literal["", "linear", "norm"] = ""  # of the layer that owns it
+    trained: bool = True  # False for a parameter with requires_grad=False
 
     @property
     def layer(self) -> str:
@@ -74,7 +75,8 @@ class Layout:
         slots, start = [], 0
         for name, tensor in named_tensors(module):
             kind = kind_of(module.get_submodule(name.rpartition(".")[0]))
-            slots.append(Slot(name, tuple(tensor.shape), start, (units or {}).get(name), kind))
+            trained = tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+            slots.append(Slot(name, tuple(tensor.shape), start, (units or {}).get(name), kind, trained))
             start += tensor.numel()
         return cls(tuple(slots), sum(p.numel() for p in module.parameters()), start, units is not None)
 
@@ -93,6 +95,19 @@ class Layout:
                     group, repeat = axis if isinstance(axis, tuple) else (axis, 1)
                     counts.setdefault(group, length // repeat)
         return counts
+
+    @property
+    def trained(self) -> Tensor | None:
+        """Which parameters are trained, as booleans [d]; None where all of them are.
+
+        >>> net = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
+        >>> _ = net[0].requires_grad_(False)
+        >>> Layout.of(net).trained.nonzero()[:, 0].tolist()
+        [4, 5, 6]
+        """
+        if all(slot.trained for slot in self.slots):
+            return None
+        return torch.cat([torch.full((slot.numel,), slot.trained) for slot in self.slots])[: self.d]
 
     def mask(self, group: str) -> Tensor:
         """Which coordinates belong to a group, as booleans [size].

@@ -37,7 +37,7 @@ def sgd(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor
         start = job.given[phase.start] if phase.start else here
         moved = torch.empty_like(delta)
         now = replace(
-            job,
+            job if not phase.keep else replace(job, drift=None, push=None, scale=1.0),
             start=start,
             anchor=job.start if phase.pulled else None,
             epochs=int(job.numbers[phase.epochs]) if phase.epochs else job.epochs,
@@ -73,14 +73,16 @@ def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = 
     if moving is not None:
         mask = moving[:d] if mask is None else mask * moving[:d]
 
-    sgd, velocity = job.sgd, None
+    sgd, velocity, decay = job.sgd, None, weight_decay(learner, job)
     losses: list[Tensor] = []
     for batch in learner.batches(job):
         losses.append(gradient(batch, job))
         if sgd.clip is not None:
             g.mul_((sgd.clip / (g.norm() + 1e-6)).clamp(max=1.0))
-        if sgd.weight_decay:
-            g.add_(p, alpha=sgd.weight_decay)
+        if isinstance(decay, Tensor):
+            g.addcmul_(p, decay)
+        elif decay:
+            g.add_(p, alpha=decay)
         if job.mu:
             g.add_(p - anchor, alpha=job.mu)
         if drift is not None:
@@ -100,3 +102,9 @@ def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = 
     else:
         delta.zero_().index_copy_(0, cut, w - start)
     return sum(torch.stack(losses).tolist()) / len(losses) if losses else 0.0
+
+
+def weight_decay(learner: Learner, job: Job) -> float | Tensor:
+    """The weight decay of the parameters; one number each where the network does not train all of them."""
+    decay, trained = job.sgd.weight_decay, learner.layout.trained if job.sgd.weight_decay else None
+    return decay if trained is None else decay * trained.to(learner.p)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import inf, isfinite, log10
+from math import inf, isfinite, isnan, log10
 from typing import Any, Literal
 
 #: The names of splits for people; the split "" is the objective itself.
@@ -75,15 +75,19 @@ class Metric:
     def show(self, value: float, scale: float | None = None, sign: str = "") -> str:
         """A value for people: `digits` after the point, fewer for numbers from 10 on, an exponent for extreme numbers.
 
+        A value that is not defined (NaN) is a dash.
+
         scale: the number that decides on the format; numbers that stand side by side have the same one.
         sign: "+" writes the sign of positive numbers too.
 
         >>> Metric("loss", "loss").show(1.5e30), Metric("gap", "gap").show(2.5e-9), Metric("x", "x").show(float("nan"))
-        ('1.5e+30', '2.5e-09', 'nan')
+        ('1.5e+30', '2.5e-09', '–')
         >>> rmse = Metric("rmse", "RMSE", "less")
         >>> rmse.show(54.12345), rmse.show(0.1, scale=54.12345, sign="+"), rmse.show(2.5)
         ('54.123', '+0.100', '2.5000')
         """
+        if isnan(value):
+            return "–"
         size = abs(value if scale is None else scale)
         if size >= 1e5 or 0 < size < 0.5 * 10.0**-self.digits:
             return f"{value:{sign}.4g}"

@@ -59,10 +59,16 @@ class Part:
     roles: what it does, names from `ROLES`. They order the parts of a method, so the order in which a user lists them
         changes nothing.
     first_round: −1 for a method with a round 0 of its own before the usual rounds.
+    sequential: whether its `train` trains one client after the other.
+    vectors: how many vectors of parameters go to each client, and come from it, beside the model.
+    drops: whether it can do without a client of the cohort whose training failed (`on_client_error=drop`).
     """
 
     roles: ClassVar[frozenset[str]] = frozenset()
     first_round: ClassVar[int] = 0
+    sequential: ClassVar[bool] = False
+    vectors: ClassVar[tuple[int, int]] = (0, 0)
+    drops: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -126,6 +132,10 @@ class Part:
         """The coordinates that never leave the clients, as booleans [size]; None where all of them are sent."""
         return None
 
+    def answered(self, out: Result) -> list[int]:
+        """How many single numbers each client of a block sends for this part, beside models and vectors."""
+        return [0] * len(out.loss)
+
     def personal(self, clients: Tensor) -> Mat:
         """The models that these clients would use; a part with the role `personal` is asked."""
         raise NotImplementedError
@@ -140,9 +150,10 @@ class Part:
         state = {k: v for k, v in vars(self).items() if k not in settings and not k.startswith("_")}
         for name, value in state.items():
             if not isinstance(value, Tensor | ClientTable | int | float | str | None):
-                raise TypeError(
-                    f"{type(self).__name__}.{name} is a {type(value).__name__}: state is tensors, client tables "
-                    "and plain numbers; name it with a leading underscore if it is derived from the settings"
+                raise ArnoError(
+                    f"{type(self).__name__}.{name} is a {type(value).__name__}",
+                    "state is tensors, client tables and plain numbers",
+                    f"keep it as such, or call it _{name} if it is derived from the settings",
                 )
         return state
 
@@ -163,14 +174,41 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
     return ordered
 
 
+def like(part: Part, moment: str, found: Vec, v: Vec) -> Vec:
+    """`found`, which a moment of a part returned, if it is a vector like `v`."""
+    if isinstance(found, Tensor) and found.shape == v.shape:
+        return found
+    what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+    raise ArnoError(
+        f"{type(part).__name__}.{moment} returned {what}",
+        f"it must return a vector of {len(v)} numbers",
+        "return `v`, changed or as it is",
+    )
+
+
+def numbers(part: Part) -> dict[str, float]:
+    """What a part records, if it is numbers by name."""
+    found = part.record()
+    for name, value in found.items():
+        if not isinstance(value, int | float):
+            what = f"{type(part).__name__}.record returned {name!r}: {value!r}"
+            raise ArnoError(what, "a record holds plain numbers", "use float(…)")
+    return found
+
+
 def _place(part: Part) -> int:
+    if isinstance(part.roles, str) or not set(part.roles) <= ROLES.keys():
+        what = f"{type(part).__name__}.roles = {part.roles!r}"
+        raise ArnoError(
+            what, f"roles are a frozenset of names from {', '.join(ROLES)}", "correct them, or leave them out"
+        )
     return min((list(ROLES).index(role) for role in part.roles), default=len(ROLES))
 
 
 def _refuse_conflict(one: Part, other: Part) -> None:
     names = f"{type(one).__name__} with {type(other).__name__}"
     if type(one) is type(other):
-        raise ArnoError(names, "a part can stand in a method once", "leave one of them out")
+        raise ArnoError(names, "a method can hold a part once", "leave one of them out")
     for role in sorted((one.roles & other.roles) - SHARED):
         raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
     unnamed = [part for part in (one, other) if not part.roles]

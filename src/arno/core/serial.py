@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterable, Iterator
+from math import nan
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ArnoError
+from ..errors import ArnoError, ClientError, StoppedAtOnce, described
 from .contracts import Engine, Learner, Problem
+from .room import exhausted
 from .steps import train
 from .work import Job, Mat, Result, Vec, Work
+
+#: How often a client is tried with `on_client_error=retry`.
+TRIES = 3
 
 
 class Serial(Engine):
@@ -32,24 +39,34 @@ class Serial(Engine):
 
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block and write the rows' updates into `delta`."""
-        loss, seconds, extra = [], [], []
+        loss, seconds, extra, failed = [], [], [], {}
         for j, job in enumerate(work.jobs()):
             began = perf_counter()
-            mean, more = self.client(job, delta[j])
+            try:
+                mean, more = self.client(job, delta[j], TRIES if work.on_error == "retry" else 1)
+            except ArnoError as error:
+                if work.on_error != "drop":
+                    raise
+                mean, more, failed[j] = nan, {}, str(error)
+                delta[j] = nan
             loss.append(mean)
             extra.append(more)
             seconds.append(perf_counter() - began)
-        return Result(delta, torch.tensor(loss), torch.tensor(seconds), tuple(extra) if work.answers else ())
+        answers = tuple(extra) if work.answers else ()
+        return Result(delta, torch.tensor(loss), torch.tensor(seconds), answers, failed=failed)
 
-    def client(self, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-        """Train one client; an exception says which one it was."""
-        try:
-            return train(self._learner(job), job, delta)
-        except ArnoError:
-            raise
-        except Exception as error:
-            error.add_note(f"while training client {job.client} in round {job.round + 1}")
-            raise
+    def client(self, job: Job, delta: Vec, tries: int = 1) -> tuple[float, dict[str, Tensor]]:
+        """Train one client; an error says which one it was, and where in the user's own code."""
+        for left in reversed(range(tries)):
+            try:
+                return train(self._learner(job), job, delta)
+            except BaseException as error:
+                self._learners.clear()  # one may be in the middle of something
+                if not of_the_client(error) or (isinstance(error, ArnoError) and not left):
+                    raise
+                if not left:
+                    raise client_error(job, error, tries) from error
+        raise AssertionError("at least one try")
 
     def _learner(self, job: Job) -> Learner:
         window = job.window if job.window is not None and job.window.extract else None
@@ -57,3 +74,23 @@ class Serial(Engine):
         if shape not in self._learners:
             self._learners[shape] = self.problem.learner(window)
         return self._learners[shape]
+
+
+def of_the_client(error: BaseException) -> bool:
+    """Whether an exception is an error of the client that trains, also one that usually ends a process.
+
+    A KeyboardInterrupt is the user's Ctrl-C where Python's own handler raises it, and a client's error elsewhere: a run
+    has a handler of its own, and workers ignore Ctrl-C. Memory that is missing is no error of a client.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        main = threading.current_thread() is threading.main_thread()
+        ctrl_c = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        return not (isinstance(error, StoppedAtOnce) or ctrl_c)
+    return isinstance(error, Exception | SystemExit) and exhausted(error) is None
+
+
+def client_error(job: Job, error: BaseException, tries: int) -> ClientError:
+    """The error of a client that failed."""
+    times = f", {tries} times" if tries > 1 else ""
+    remedy = "correct it, or continue without the client: on_client_error=drop"
+    return ClientError(f"client {job.client} in round {job.round + 1}", described(error) + times, remedy)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .contracts import Learner
-from .local import descend, sgd
+from .local import descend, sgd, weight_decay
 from .work import Job, Vec
 
 #: The mean loss over the steps, and vectors by name for `Result.extra`.
@@ -58,7 +58,7 @@ def svrg(learner: Learner, job: Job, delta: Vec) -> Answer:
 
     f_k includes weight decay, so that of the start is subtracted here, and that of w_k is added by the kernel.
     """
-    decay, window = job.sgd.weight_decay, job.window
+    decay, window = weight_decay(learner, job), job.window
     start = job.start[window.index] if window is not None and window.extract else job.start
 
     def gradient(batch: Any, job: Job) -> Tensor:
@@ -87,7 +87,7 @@ def whole_gradient(learner: Learner, job: Job, delta: Vec) -> Answer:
         total.add_(learner.g, alpha=size)
         samples += size
     whole = torch.zeros_like(start)
-    whole[: len(total)] = total / samples + job.sgd.weight_decay * start[: len(total)]
+    whole[: len(total)] = total / samples + weight_decay(learner, job) * start[: len(total)]
     if inside is None:
         delta.copy_(whole)
     else:
@@ -100,7 +100,7 @@ def apfl(learner: Learner, job: Job, delta: Vec) -> Answer:
 
     w_k ← w_k − η ∇f(w_k; b);   v ← v − η α ∇f(v̄; b);   on the first batch: α ← clip(α − η ⟨v − w_k, ∇f(v̄; b)⟩)
     """
-    p, g, decay, lr = learner.p, learner.g, job.sgd.weight_decay, job.lr
+    p, g, decay, lr = learner.p, learner.g, weight_decay(learner, job), job.lr
     w, v, alpha = job.start.clone(), job.given["v"].clone(), job.numbers["alpha"]
     losses = []
     for i, batch in enumerate(learner.batches(job)):
@@ -121,7 +121,7 @@ def apfl(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 def pfedme(learner: Learner, job: Job, delta: Vec) -> Answer:
     """pFedMe: K steps of θ on f(θ; b) + λ/2 ‖θ − w_k‖², then w_k ← w_k − η λ (w_k − θ), on each batch."""
-    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, job.sgd.weight_decay
+    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, weight_decay(learner, job)
     lam, rate = numbers["lam"], numbers["inner_lr"]
     w, theta = job.start.clone(), job.start.clone()
     losses = []
@@ -140,7 +140,7 @@ def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
 
     curvature: 0 leaves the Hessian out (first order), 1 takes a difference of gradients, 2 the exact product.
     """
-    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, job.sgd.weight_decay
+    numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, weight_decay(learner, job)
     alpha, delta_, kind = numbers["alpha"], numbers["delta"], int(numbers["curvature"])
     batches = list(learner.batches(job))
     q = len(batches) // job.epochs
@@ -197,7 +197,7 @@ def ala(learner: Learner, job: Job, delta: Vec) -> Answer:
             weights[: len(g)] = (weights[: len(g)] - eta * g * apart[: len(g)]).clamp(0, 1)
             start = mixture()
     moved = torch.empty_like(delta)
-    loss = descend(learner, replace(job, start=start), moved)
+    loss = descend(learner, replace(job, start=start, anchor=w), moved)
     torch.sub(start + moved, w, out=delta)
     return loss, {"weights": torch.where(chosen, weights, 0)}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 import weakref
 from math import prod
@@ -13,8 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArnoError
+from .. import machine
+from ..errors import TooLarge
 from .work import Mat, Vec
+
+#: The bytes of a client's number and of its place in a dictionary.
+SLOT = 130
 
 
 class ClientTable:
@@ -28,7 +30,7 @@ class ClientTable:
     [4.0, 4.0, 4.0]
 
     initial: the row of clients that have none yet, in place of zeros; the mean is then that of the differences to it.
-    With a `folder` the rows lie in a memory-mapped file there, which has no name and is deleted when the process ends.
+    With a `folder` the rows are in a memory-mapped file there, which has no name and is deleted when the process ends.
     """
 
     def __init__(self, n: int, like: Vec, folder: Path | None = None, initial: Vec | None = None) -> None:
@@ -76,6 +78,24 @@ class ClientTable:
             self._file.truncate(prod(shape) * kind.itemsize)
             self._rows = torch.from_numpy(np.memmap(self._file, dtype=kind, mode="r+", shape=shape))
 
+    def needs(self, seen: int, at_once: int) -> tuple[int, int]:
+        """The most bytes of memory and of disk until `seen` clients have a row, `at_once` more at a time.
+
+        The rows are copied whenever the table grows.
+        """
+        row = prod(self._rows.shape[1:]) * self._rows.element_size()
+        size = most = len(self._rows)
+        for rows in range(at_once, seen + at_once, max(at_once, seen // 1000)):
+            if min(rows, seen) + 1 > size:
+                grown = min(max(2 * size, min(rows, seen) + 1), self.n + 1)
+                size, most = grown, max(most, size + grown)
+        keys = SLOT * seen
+        return (keys, row * (seen + 1)) if self._file is not None else (keys + row * most, 0)
+
+    def stored(self, seen: int) -> int:
+        """The bytes of the table in a checkpoint when `seen` clients have a row."""
+        return seen * (8 + prod(self._rows.shape[1:]) * self._rows.element_size())
+
     def tensors(self) -> dict[str, Tensor]:
         """The whole table, for a checkpoint."""
         ids = torch.tensor(list(self._slot), dtype=torch.int64)
@@ -96,13 +116,9 @@ def refuse_if_too_large(rows: int, like: Vec, folder: Path | None) -> None:
     """Refuse a table of `rows` clients that cannot fit into memory, or onto the disk of `folder`."""
     size = rows * like.numel() * like.element_size()
     if folder is None:
-        room, where, remedy = _memory(), "memory", "use state=disk, fewer clients or rounds, or a smaller model"
+        room, where, remedy = machine.memory(), "memory", "use state=disk, fewer clients or rounds, or a smaller model"
     else:
-        room, where, remedy = shutil.disk_usage(folder).free, "free disk", "use another out= or a smaller model"
+        room, where, remedy = machine.free_disk(folder), "free disk", "use another out= or a smaller model"
     if size > room:
         need = f"a table of up to {rows:,} clients × {like.numel():,} parameters takes {size / 2**30:,.1f} GiB"
-        raise ArnoError(need, f"there are {room / 2**30:,.1f} GiB of {where}", remedy)
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**63
+        raise TooLarge(need, f"there are {room / 2**30:,.1f} GiB of {where}", remedy)

@@ -51,7 +51,8 @@ class Phase:
     pulled: whether the proximal term pulls to `Work.start`; otherwise it pulls to the start of the phase.
     epochs, mu: a column of `Work.numbers`; otherwise those of the work.
     moves: the group of coordinates that change (see `Layout.mask`).
-    keep: the client keeps the result under this name, in `Result.extra`; it is not part of Δ_k.
+    keep: the client keeps the result under this name, in `Result.extra`; it is not part of Δ_k, and what corrects the
+        updates (`Work.drift`, `Work.push`) does not act on it.
     """
 
     start: str = ""
@@ -119,6 +120,7 @@ class Work:
     terms: added to the task's loss. criterion: replaces the task's loss.
     given, numbers: vectors and numbers per client, by name, that terms, rules and phases read.
     rule, phases: how the client trains. purpose: prefix of its random streams; empty in training rounds.
+    on_error: what happens if the training of a client fails: stop, retry (try it again, then stop), drop.
     """
 
     round: int
@@ -146,6 +148,7 @@ class Work:
     scale: float = 1.0
     push: Mat | None = None
     purpose: str = ""
+    on_error: str = "stop"
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -215,7 +218,8 @@ class Result:
     """What the clients of a block send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made.
 
     notes: further columns for the records of the clients. buffers: the change of the buffers of each client; the
-    federation averages them, and they are zero in the `delta` that parts see.
+    federation averages them, and they are zero in the `delta` that parts see. failed: why the training of some rows
+    failed (`Work.on_error` = drop); their numbers are NaN. Parts do not see these rows.
     """
 
     delta: Mat
@@ -224,9 +228,10 @@ class Result:
     extra: tuple[dict[str, Tensor], ...] = ()
     notes: Mapping[str, Tensor] = field(default_factory=dict)
     buffers: Mat | None = None
+    failed: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> Result:
-        """The results of some of the rows."""
+        """The results of some of the rows, none of which failed."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
         buffers = None if self.buffers is None else self.buffers[keep]
@@ -244,15 +249,16 @@ class Result:
 class SumResult:
     """What comes back of a block where the workers add up: Σ p_k Δ_k over the clients whose update is finite.
 
-    norm: ‖Δ_k‖ of every client, NaN where its update is not finite. uploaded: numbers that each client sent.
+    norm: ‖Δ_k‖ of every client, NaN where its update is not finite.
+    failed: why the training of some rows failed; the sum is without them.
     """
 
     sum: Vec
     loss: Tensor
     seconds: Tensor
     norm: Tensor
-    uploaded: int
+    failed: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> SumResult:
         """The same sum with the records of some of the clients."""
-        return replace(self, loss=self.loss[keep], seconds=self.seconds[keep], norm=self.norm[keep])
+        return replace(self, loss=self.loss[keep], seconds=self.seconds[keep], norm=self.norm[keep], failed={})

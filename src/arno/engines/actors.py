@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -36,6 +37,9 @@ class Ray:
     def __init__(self, address: str | None, cpus: int = 0) -> None:
         for name, value in (QUIET if address else QUIET | LEAN).items():
             os.environ.setdefault(name, value)
+        self._loopback = address is None and LOOPBACK not in os.environ
+        if self._loopback:
+            os.environ[LOOPBACK] = "0"
         self._token = (address or "").startswith("ray://") and "RAY_AUTH_MODE" not in os.environ and _has_token()
         if self._token:  # clusters require it, but Ray's client does not send it by itself
             os.environ["RAY_AUTH_MODE"] = "token"
@@ -43,6 +47,8 @@ class Ray:
             import ray
         except ImportError:
             raise need("ray", "ray") from None
+        if self._loopback:
+            _loopback(True)
         self._own, self._temporary, self._session = not ray.is_initialized(), "", ""
         self._logs = Path()
         if not self._own:
@@ -96,9 +102,13 @@ class Ray:
         atexit.unregister(self.close)
         if self._token:
             os.environ.pop("RAY_AUTH_MODE", None)
+        if self._own:
+            ray.shutdown()
+        if self._loopback:
+            os.environ.pop(LOOPBACK, None)
+            _loopback(False)
         if not self._own:
             return
-        ray.shutdown()
         if self._temporary:
             if self._logs.is_symlink():
                 with suppress(OSError, shutil.Error):
@@ -117,6 +127,18 @@ LEAN = {
     "RAY_event_stats": "0",
     "RAY_max_direct_call_object_size": str(2**22),
 }
+
+
+#: With "0" Ray's processes listen on the loopback interface alone, where no other machine can reach them. Ray means it
+#: for systems whose firewall asks the user; on Linux it would listen on all interfaces.
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+def _loopback(alone: bool) -> None:
+    """Do the same in this process, which may have imported Ray before; undo it afterwards."""
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = not (alone or ray_constants.IS_WINDOWS_OR_OSX)
 
 
 def _has_token() -> bool:
@@ -161,14 +183,14 @@ def refused(address: str | None, error: Exception) -> ArnoError:
 class Call:
     """A method of an actor with its arguments.
 
-    clients: how many clients it trains; its time limit is proportional to it. If not 0, the method returns two objects,
-    and the second one (`heavy`) stays on the node of the actor until it is fetched. what: what the sender needs to
-    recognise the call. steps: how many steps of training it takes. answer: a reference, later the value.
+    two: whether the method returns two objects; the second one (`heavy`) stays on the node of the actor until it is
+    fetched. what: what the sender needs to recognise the call. steps: how many steps of training it takes.
+    answer: a reference, later the value.
     """
 
     method: str
     arguments: tuple[Any, ...]
-    clients: int = 0
+    two: bool = False
     what: Any = None
     steps: int = 0
     answer: Any = None
@@ -177,7 +199,7 @@ class Call:
 
 @dataclass(eq=False)
 class Actor:
-    """An actor and its queue. starting: a reference until it is ready. since: when its first call began."""
+    """An actor and its queue. starting: a reference until it is ready. since: when its start began."""
 
     handle: Any
     starting: Any
@@ -191,10 +213,10 @@ class Actor:
 
 
 class Actors:
-    """`count` actors made by `make`. timeout: seconds per client of a call; 0: no limit."""
+    """`count` actors made by `make`."""
 
-    def __init__(self, make: Callable[[], Any], count: int, timeout: float) -> None:
-        self._make, self.count, self._timeout = make, count, timeout
+    def __init__(self, make: Callable[[], Any], count: int) -> None:
+        self._make, self.count = make, count
         self._actors: list[Actor] = []
         self._last_ready = 0.0  # when an actor was last ready
         self._failed_starts = 0  # how many actors in a row ended before they were ready
@@ -221,25 +243,44 @@ class Actors:
     def send(self, actor: Actor, call: Call) -> None:
         """Put a call into the queue of an actor."""
         method = getattr(actor.handle, call.method)
-        sent = method.options(num_returns=2 if call.clients else 1).remote(*call.arguments)
-        call.answer, call.heavy = sent if call.clients else (sent, None)
-        if not actor.queue:
-            actor.since = monotonic()
+        sent = method.options(num_returns=2 if call.two else 1).remote(*call.arguments)
+        call.answer, call.heavy = sent if call.two else (sent, None)
         actor.queue.append(call)
 
-    def wait(self) -> list[tuple[Call, bool, str]]:
-        """Wait until calls are answered or lost: each call, whether it had begun, why it was lost (empty: answered)."""
+    def first(self) -> list[tuple[Actor, Call]]:
+        """The actors that are busy, with the first call of each."""
+        return [(actor, actor.queue[0]) for actor in self._actors if actor.queue]
+
+    def wait(self, seconds: float) -> list[tuple[Call, bool, str]]:
+        """Wait at most so many seconds until calls are answered or lost.
+
+        Returns each call, whether it had begun, and why it was lost (empty: answered).
+        """
         import ray
 
         if len(self):
             self._last_ready = monotonic()
         active = [actor for actor in self._actors if actor.starting or actor.queue]
         watched = {actor.starting or actor.queue[0].answer: actor for actor in active}
-        ready, _ = ray.wait(list(watched), timeout=self._time_left())
+        ready, _ = ray.wait(list(watched), timeout=seconds)
         if ready and len(watched) > 1:
             ready, _ = ray.wait(list(watched), num_returns=len(watched), timeout=0)
-        found = [news for reference in ready for news in self._read(watched[reference], reference)]
-        return found + self._late()
+        if not ready:
+            self._refuse_late_start()
+        return [news for reference in ready for news in self._read(watched[reference], reference)]
+
+    def end(self, actor: Actor, why: str) -> list[tuple[Call, bool, str]]:
+        """End an actor, start another one in its place, and return its calls.
+
+        Ray kills the process of an actor that does not end by itself within some seconds.
+        """
+        import ray
+
+        with suppress(Exception):
+            ray.kill(actor.handle)
+        self._actors.remove(actor)
+        self.start()
+        return [(call, i == 0, why) for i, call in enumerate(actor.queue)]
 
     def close(self) -> None:
         """End all actors."""
@@ -261,12 +302,12 @@ class Actors:
             raise ArnoError("a Ray worker", _last(error), "are Arno and your own files on every node?") from error
         except RayError as error:
             self._refuse_failed_start(actor, error)
-            return self._lost(actor, f"its worker was lost ({type(error).__name__})")
+            return self.end(actor, f"its worker was lost ({type(error).__name__})")
         if actor.starting:
             actor.starting, self._failed_starts = None, 0
             return []
         call = actor.queue.popleft()
-        call.answer, actor.since = value, monotonic()
+        call.answer = value
         if isinstance(value, Exception):
             raise value
         return [(call, True, "")]
@@ -285,37 +326,13 @@ class Actors:
                 "no Ray worker can start", _last(error), "Ray's logs say why; do its nodes have enough memory?"
             ) from error
 
-    def _time_left(self) -> float | None:
-        """Seconds until the first time limit."""
-        first = min(map(self._limit, self._actors))
-        return None if first == float("inf") else max(0.0, first - monotonic())
-
-    def _limit(self, actor: Actor) -> float:
-        """When an actor has taken too long: for its first call, or to start while no other actor is ready."""
-        if actor.starting:
-            return float("inf") if len(self) else max(actor.since, self._last_ready) + PATIENCE
-        seconds = self._timeout * actor.queue[0].clients if actor.queue else 0
-        return actor.since + seconds if seconds else float("inf")
-
-    def _late(self) -> list[tuple[Call, bool, str]]:
-        """End the actors whose first call takes too long."""
-        late = [actor for actor in self._actors if monotonic() >= self._limit(actor)]
-        if any(actor.starting for actor in late):
+    def _refuse_late_start(self) -> None:
+        """Stop if no actor is ready for a long time."""
+        began = min((actor.since for actor in self._actors), default=inf)
+        if not len(self) and monotonic() >= max(began, self._last_ready) + PATIENCE:
             raise ArnoError(
                 "engine=ray", f"no worker started in {PATIENCE:.0f} s", "are there free CPUs? see: ray status"
             )
-        why = f"it took longer than engine.timeout = {self._timeout:g} s"
-        return [news for actor in late for news in self._lost(actor, why)]
-
-    def _lost(self, actor: Actor, why: str) -> list[tuple[Call, bool, str]]:
-        """Start an actor in place of a lost one, and return its calls."""
-        import ray
-
-        with suppress(Exception):
-            ray.kill(actor.handle)
-        self._actors.remove(actor)
-        self.start()
-        return [(call, i == 0, why) for i, call in enumerate(actor.queue)]
 
 
 def _last(error: Exception) -> str:

@@ -20,7 +20,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..core.contracts import Engine, Problem
+from ..core.contracts import Caller, Engine, Problem
 from ..core.serial import Serial
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
@@ -28,21 +28,23 @@ from ..kernels.allocator import keep_memory
 from . import engines
 from .batched import Batched, unsupported
 from .processes import processes
+from .timing import TIMEOUT, checked
 
 #: `batched` is chosen up to this many parameters and from this many clients on.
 DENSE, TOGETHER = 500_000, 4
 
 
 @engines.register("auto")
-def auto(problem: Problem, *, cores: int = 0) -> Auto:
+def auto(problem: Problem, *, cores: int = 0, timeout: float = TIMEOUT) -> Auto:
     """Chooses batched, processes or serial, and reports the choice.
 
     cores: how many to use; 0: all. Part of the run: training one client on several cores rounds differently.
+    timeout: seconds that a worker process may take for a piece of work before it is replaced; 0: no limit.
     """
     if cores < 0:
         raise ArnoError(f"engine.cores = {cores}", "it must not be negative", "use 0 for all cores")
     keep_memory()
-    return Auto(problem, cores or os.cpu_count() or 1)
+    return Auto(problem, cores or os.cpu_count() or 1, timeout)
 
 
 class Auto(Engine):
@@ -50,8 +52,8 @@ class Auto(Engine):
 
     equality = "as serial to rounding"
 
-    def __init__(self, problem: Problem, cores: int) -> None:
-        self.problem, self.cores = problem, cores
+    def __init__(self, problem: Problem, cores: int, timeout: float = TIMEOUT) -> None:
+        self.problem, self.cores, self.timeout = problem, cores, checked(timeout)
         self._engines: dict[str, Engine] = {}
         self._used: dict[str, None] = {}
 
@@ -72,6 +74,16 @@ class Auto(Engine):
         torch.set_num_threads(self.cores if alone else 1)
         yield from self._engine(kind).train(chain([first], works))
 
+    def workers_for(self, work: Work) -> tuple[str, int]:
+        """The engine that it chooses, and its processes."""
+        kind = choose(self.problem, work, self.cores)
+        return ("processes", self.cores) if kind == "processes" else self._engine(kind).workers_for(work)
+
+    def scorers(self) -> int:
+        """Workers score networks that are not small."""
+        parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
+        return self.cores if parallel else 0
+
     def tally(self, w: Vec, split: str) -> Tensor:
         """The statistics of a model on a split."""
         return self._scorer().tally(w, split)
@@ -88,6 +100,12 @@ class Auto(Engine):
         """An estimate of it from one mini-batch of each client."""
         return self._scorer().batch_loss(w, clients, batch_size, seed, t)
 
+    def attach(self, caller: Caller) -> None:
+        """The run that uses this engine, and those that it chooses, from now on."""
+        self.caller = caller
+        for engine in self._engines.values():
+            engine.attach(caller)
+
     def close(self) -> None:
         """Close all engines that were used."""
         for engine in self._engines.values():
@@ -95,17 +113,19 @@ class Auto(Engine):
 
     def _scorer(self) -> Engine:
         """The engine that scores: workers, except for small networks, where messages would take longer than scoring."""
-        parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
         torch.set_num_threads(1)
-        return self._engine("processes" if parallel else "serial")
+        return self._engine("processes" if self.scorers() else "serial")
 
     def _engine(self, kind: str) -> Engine:
         if kind not in self._engines:
             made: Engine
             if kind == "processes":
-                made = processes(self.problem, workers=self.cores)
+                made = processes(self.problem, workers=self.cores, timeout=self.timeout)
+            elif kind == "batched":
+                made = Batched(self.problem, self.cores, self.timeout)
             else:
-                made = Batched(self.problem, self.cores) if kind == "batched" else Serial(self.problem)
+                made = Serial(self.problem)
+            made.attach(self.caller)
             self._engines[kind] = made
         return self._engines[kind]
 

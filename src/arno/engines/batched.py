@@ -14,37 +14,39 @@ from itertools import chain
 from time import perf_counter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..core.contracts import Problem
+from ..core.contracts import Caller, Problem
 from ..core.serial import Serial
 from ..core.work import Mat, Result, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
 from ..kernels.stacked import Stack, stack_for
-from ..models.network import Network, narrow
+from ..models.network import narrow
 from ..problems.supervised import Supervised
 from . import engines
 from .batches import batches
 from .parcel import span
 from .pool import Pool
 from .processes import Processes
+from .timing import TIMEOUT, checked
 
 #: A group holds at most this many numbers in its models, and in the samples of one step.
 GROUP = 2**20
 
 
 @engines.register("batched")
-def batched(problem: Problem, *, workers: int = 0) -> Batched:
+def batched(problem: Problem, *, workers: int = 0, timeout: float = TIMEOUT) -> Batched:
     """Many clients in one kernel; for small models and many clients.
 
     workers: processes that train groups of clients, one core each; 0: one per core.
+    timeout: seconds that a worker may take for a group before it is replaced; 0: no limit.
     """
     if workers < 0:
         raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
     torch.set_num_threads(1)
     keep_memory()
-    return Batched(problem, workers or os.cpu_count() or 1)
+    return Batched(problem, workers or os.cpu_count() or 1, timeout)
 
 
 class Batched(Serial):
@@ -53,11 +55,17 @@ class Batched(Serial):
     name = "batched"
     equality = "as serial to rounding"
 
-    def __init__(self, problem: Problem, workers: int = 1) -> None:
+    def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT) -> None:
         super().__init__(problem)
-        self.workers = workers if problem.device.type == "cpu" else 1
+        self.workers, self.timeout = workers if problem.device.type == "cpu" else 1, checked(timeout)
         self._stacks: dict[object, Stack] = {}
         self._pool: Pool | None = None
+
+    def attach(self, caller: Caller) -> None:
+        """The run that uses this engine and its workers from now on."""
+        self.caller = caller
+        if self._pool is not None:
+            self._pool.attach(caller)
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Train block after block: in this process, or in worker processes if there is more than one group."""
@@ -68,12 +76,21 @@ class Batched(Serial):
         if reason := unsupported(self.problem, first):
             raise ArnoError("engine=batched", reason, "use engine=processes or engine=auto")
         works = chain([first], works)
-        if self.workers > 1 and (len(first) > at_once(self.problem, first) or first.windows is not None):
+        if self.workers_for(first)[1]:
             if self._pool is None:
-                self._pool = Pool(self.problem, Processes(self.problem, self.workers, kernel=Batched), cut=groups)
+                transport = Processes(self.problem, self.workers, kernel=Batched)
+                self._pool = Pool(self.problem, transport, self.timeout, cut=groups)
+                self._pool.attach(self.caller)
             yield from self._pool.rows(works)
         else:
             yield from super().train(works)
+
+    def workers_for(self, work: Work) -> tuple[str, int]:
+        """Worker processes are used if there is more than one group."""
+        if self.workers == 1 or unsupported(self.problem, work):
+            return self.name, 0
+        several = len(work) > at_once(self.problem, work) or work.windows is not None
+        return self.name, self.workers if several else 0
 
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block, group by group, and write the rows' updates into `delta`."""
@@ -119,6 +136,9 @@ class Group:
         self.lr, self.mu = work.lr[rows, None], work.mu[rows, None]
         self.near = bool(self.mu.any())
         self.start, self.drift = self._pieces(work.start), self._pieces(work.drift)
+        if stack.trained is not None:
+            trained = stack.trained.to(self.start[0]).expand(len(rows), -1)
+            mask = trained if mask is None else mask * trained
         self.masks = [] if mask is None else [piece.contiguous() for piece in mask.split(stack.sizes, 1)]
         changed = self.near or self.drift or self.masks
         self.plain = not (changed or self.sgd.momentum or self.sgd.weight_decay or self.sgd.clip is not None)
@@ -189,8 +209,10 @@ def unsupported(problem: Problem, work: Work) -> str:
         return "it trains networks, and this problem has none"
     if problem.layout.size != problem.layout.d:
         return "the network has buffers (BatchNorm) that change during training"
-    if problem.kernel != "dense" and not isinstance(problem.module, Network):
-        return "a network of your own may draw its own random numbers"
+    if any(isinstance(part, nn.RNNBase) for part in problem.module.modules()):
+        return "torch computes an LSTM one model at a time"
+    if problem.kernel != "dense" and problem.not_stacked:
+        return f"vmap cannot compute the network: {problem.not_stacked}"
     if work.terms or work.criterion is not None:
         return "the method changes the loss"
     if work.rule.name != "sgd" or work.push is not None or work.phases:

@@ -25,7 +25,8 @@ def batches(problem: Supervised, work: Work, rows: Tensor) -> Iterator[tuple[Ten
     index = index.to(problem.device)
     y = problem.y.index_select(0, index.flatten()).unflatten(0, index.shape)
     raw = problem.x.new_empty(index[0].numel(), *problem.x.shape[1:])
-    room = raw.new_empty(raw.shape, dtype=problem.dtype)
+    tokens = raw.dtype == torch.int64
+    room = raw if tokens else raw.new_empty(raw.shape, dtype=problem.dtype)
     for step, (live, widest) in enumerate(zip((sizes > 0).sum(1).tolist(), sizes.amax(1).tolist(), strict=True)):
         now = step, slice(live), slice(widest)
         flat = index[now].flatten()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
@@ -16,7 +17,7 @@ from torch import Tensor
 from ..core.contracts import Problem
 from ..core.work import Result, SubModel, Work
 from ..data.dataset import Ints
-from ..errors import ArnoError
+from ..errors import ArnoError, named, own_frames
 from ..registry import load_target
 
 #: The defaults of a work's fields.
@@ -63,10 +64,14 @@ def _tensors(value: Any) -> Any:
     return {name: _tensors(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
-def answer(out: Result) -> tuple[Any, Any, list[dict[str, Any]]]:
-    """The losses, the seconds and the extras of trained rows."""
+#: Losses, seconds and extras of trained rows, and why some of them failed.
+Answer = tuple[Any, Any, list[dict[str, Any]], Mapping[int, str]]
+
+
+def answer(out: Result) -> Answer:
+    """The result of trained rows without their deltas."""
     extra = [{name: tensor.numpy() for name, tensor in tensors.items()} for tensors in out.extra]
-    return out.loss.numpy(), out.seconds.numpy(), extra
+    return out.loss.numpy(), out.seconds.numpy(), extra, out.failed
 
 
 def tensor(array: Any) -> Tensor:
@@ -91,13 +96,21 @@ def ask(problem: Problem, what: str, *arguments: Any) -> Any:
     return found.numpy()
 
 
-def portable(error: Exception) -> Exception:
-    """The exception itself if it can be pickled, else a RuntimeError with its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+def portable(error: BaseException) -> Exception:
+    """What a worker sends of an exception: itself if it can be pickled, else a RuntimeError with its text.
+
+    Its notes say where in the user's own code it was raised, which a pickled exception does not know any more.
+    """
+    sent: Exception = RuntimeError(named(error))
+    with suppress(Exception):
+        if isinstance(error, Exception):
+            pickle.loads(pickle.dumps(error))
+            sent = error
+    if not isinstance(error, ArnoError) and (places := own_frames(error)):
+        sent.add_note(places.strip(" ()"))
+    with suppress(Exception):  # an odd class of the user's own may not even have a name
+        sent.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
+    return sent
 
 
 def load_problem(targets: Iterable[str], pickled: bytes, buffers: Sequence[Any] | None = None) -> Problem:

@@ -1,5 +1,7 @@
 """One loop for all parallel engines: blocks in flight, pieces in queues, answers in order, lost requests sent again.
 
+A worker that takes longer than `engine.timeout` for a request is ended and counts as lost.
+
 Each worker trains with one thread, and the result of a client depends only on its row. So the bits do not depend on
 which worker trains a client, nor on how often its worker was lost.
 """
@@ -8,16 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.contracts import Engine, Problem, added
+from ..core.contracts import Engine, Problem
 from ..core.work import Result, SumResult, Vec, Work
-from ..errors import ArnoError
+from ..errors import Unanswered
 from .parcel import tensor
 from .pieces import pieces
+from .timing import TIMEOUT, Timing
 from .transport import TRIES, Block, Lost, Piece, Question, Request, Transport
 
 #: Cuts the rows of a block into groups that must be trained together.
@@ -27,19 +31,26 @@ Cut = Callable[[Problem, Work], list[Tensor]]
 class Pool(Engine):
     """Trains clients in the workers of a transport.
 
+    timeout: seconds that a worker may take for a request; 0: no limit.
     cut: which rows must be trained together; by default none, and a block is cut into pieces of similar length.
     """
 
     equality = "bit for bit as serial"
 
-    def __init__(self, problem: Problem, transport: Transport[Any], cut: Cut | None = None) -> None:
+    def __init__(
+        self, problem: Problem, transport: Transport[Any], timeout: float = TIMEOUT, cut: Cut | None = None
+    ) -> None:
         self.problem, self.name = problem, transport.name
-        self._transport, self._cut = transport, cut
-        self._pace = 0.0  # seconds per step of training, a moving average
+        self._transport, self._cut, self.timing = transport, cut, Timing(timeout)
+        self._round = 0  # the number of rounds whose training has begun
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
         """Train block after block, with a bounded number in flight."""
         return self.rows(works)
+
+    def workers_for(self, work: Work) -> tuple[str, int]:
+        """All its workers."""
+        return self.name, self._transport.count
 
     def rows(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
         """Train blocks, several at the same time; they come back in the order in which they were given."""
@@ -71,7 +82,7 @@ class Pool(Engine):
 
     def tally(self, w: Vec, split: str) -> Tensor:
         """The statistics of a model on a split; the workers score the pieces of the split."""
-        return added(self._ask("tally", [w], [(0, split, *piece) for piece in self.problem.pieces(split)]))
+        return self.problem.join(self._ask("tally", [w], [(0, split, *piece) for piece in self.problem.pieces(split)]))
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
         """The mean loss of `w` on the data of each client; each worker computes it for some of the clients."""
@@ -93,20 +104,21 @@ class Pool(Engine):
     def _ask(self, what: str, models: Sequence[Vec], arguments: Sequence[tuple[Any, ...]]) -> list[Tensor]:
         """Call the method `what` of the problem in the workers, for each (index of a model, other arguments)."""
         with self._transport.share(models) as shared:
-            questions = [Question(what, shared[i], tuple(rest)) for i, *rest in arguments]
+            questions = [Question(what, shared[i], tuple(rest), self._round) for i, *rest in arguments]
             self._run(questions)
         return [tensor(question.answer) for question in questions]
 
     def _run(self, requests: Sequence[Request]) -> None:
         """Send requests, one at a time to each worker, until all of them are answered."""
         self._transport.start()
-        todo, waiting = deque(requests), len(requests)
+        todo, waiting, began = deque(requests), len(requests), monotonic()
         try:
             while waiting:
                 for worker in self._transport.room(1):
                     if todo:
                         self._transport.send(worker, todo.popleft())
                 waiting -= len(self._collect(todo))
+            self.timing.asked(requests, began)
         finally:
             if self._transport.busy:  # one of them failed: later requests must not meet the other answers
                 self._transport.stop()
@@ -116,17 +128,19 @@ class Pool(Engine):
         while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._transport.count:
             if (work := next(source, None)) is None:
                 return
-            block = Block(work)
+            block, self._round = Block(work), work.round + 1
             self._transport.open(block)
             flight.append(block)
             steps = work.steps.tolist()
             for rows in (group.tolist() for group in self._pieces(work)):
-                todo.append(Piece(block, rows, steps=sum(steps[j] for j in rows)))
+                piece = Piece(block, rows, steps=sum(steps[j] for j in rows))
+                alone = self._cut is None and self.timing.too_long(piece)
+                todo.extend(piece.split() if alone else [piece])
 
     def _pieces(self, work: Work) -> list[Tensor]:
         if self._cut is not None:
             return self._cut(self.problem, work)
-        least = self._transport.worth / self._pace if self._pace else 0.0
+        least = self._transport.worth / self.timing.pace if self.timing.pace else 0.0
         return pieces(work.steps, self._transport.count, least)
 
     def _feed(self, todo: deque[Request]) -> None:
@@ -147,39 +161,51 @@ class Pool(Engine):
         """
         piece = todo[0]
         assert isinstance(piece, Piece)
-        short = 0 < self._pace * piece.steps < self._transport.worth / 4
+        short = 0 < self.timing.pace * piece.steps < self._transport.worth / 4
         return (len(todo) > self._transport.count or short) and self._transport.may_wait(piece)
 
     def _collect(self, todo: deque[Request]) -> list[Request]:
         """Wait; returns what was answered. Lost requests go to the front of `todo`."""
-        answered, lost = self._transport.wait()
+        answered, lost = self.timing.waits(self._transport.wait)
         for request in answered:
             if isinstance(request, Piece):
                 self._add(request)
-        self._again(lost, todo)
+        self._again([*lost, *self.timing.late(self._transport, self.caller)], todo)
         return answered
 
     def _add(self, piece: Piece) -> None:
         """Add an answered piece to its block."""
-        loss, seconds, extra = piece.answer
-        piece.block.add(piece.rows, loss, seconds, extra)
-        pace = float(seconds.sum()) / max(1, piece.steps)
-        self._pace = 0.8 * self._pace + 0.2 * pace if self._pace else pace
+        piece.block.add(piece.rows, piece.answer)
+        self.timing.trained(float(piece.answer[1].sum()), piece.steps)
 
     def _again(self, lost: Iterable[Lost], todo: deque[Request]) -> None:
         """Put lost requests to the front of `todo`; rows go alone, unless they must be trained together."""
         again: list[Request] = []
-        for request, begun, why in lost:
+        for request, begun, why, remedy in lost:
             request.tries += begun
             if request.tries >= TRIES:
-                raise ArnoError(str(request), f"{why}, {TRIES} times", self._transport.remedy)
+                rule = f"{why} {request.doing}, {TRIES} times"
+                error = Unanswered(str(request), rule, remedy or self._transport.remedy)
+                if not self._may_drop(request):
+                    raise error
+                assert isinstance(request, Piece)
+                request.block.fail(request.rows[0], str(error))
+                continue
+            if begun:
+                self.caller.say(f"{request}: {why} {request.doing}; another worker does it again")
             again += request.split() if begun and self._cut is None else [request]
         todo.extendleft(reversed(again))
+
+    def _may_drop(self, request: Request) -> bool:
+        """Whether a lost request is one client without which the round can go on; not while the user stops the run."""
+        if not isinstance(request, Piece) or len(request.rows) > 1 or self._cut is not None:
+            return False
+        return request.block.work.on_error == "drop" and not self.caller.stopping
 
     def _complete(self, block: Block, todo: deque[Request]) -> bool:
         """Whether all deltas of a block are here; deltas that wait at the workers are fetched."""
         lost = self._transport.fetch(block)
-        for request, _, _ in lost:
+        for request, *_ in lost:
             assert isinstance(request, Piece)
             block.waiting += len(request.rows)
         self._again(lost, todo)

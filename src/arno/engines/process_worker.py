@@ -21,7 +21,7 @@ from ..core.serial import Serial
 from ..core.work import Mat
 from ..kernels.allocator import keep_memory
 from ..registry import loaded_targets
-from .parcel import answer, ask, load_problem, portable, span, unpack
+from .parcel import Answer, answer, ask, load_problem, portable, span, unpack
 
 #: Seconds that a worker polls for its next message before it sleeps: a core that slept is slow for a while.
 AWAKE = 0.005
@@ -53,6 +53,8 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
     """The main function of a worker process. inherited: pipes of other workers, which a fork has copied."""
     prepare(inherited)
     engine, received, server = kernel(problem), Received(), os.getppid()
+    with suppress(OSError):
+        pipe.send("ready")
     while (message := next_message(pipe, server)) is not None:
         kind, *arguments = message
         if kind == "slab":
@@ -64,7 +66,7 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
                 found = train(engine, received, *arguments)
             else:
                 found = score(problem, received, *arguments)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit, of the user's own code
             found = portable(error)
         try:
             pipe.send(found)
@@ -117,8 +119,8 @@ def train(
     packed: dict[str, Any],
     where: dict[str, tuple[int, bool]],
     forget: bool,
-) -> tuple[Any, Any, list[dict[str, Any]]]:
-    """Train rows and write their deltas into slab `number`; returns losses, seconds and extras.
+) -> Answer:
+    """Train rows and write their deltas into slab `number`; returns the rest of the result.
 
     packed: the rows without their vectors. where: by name of a matrix of vectors, its first row in the slab and whether
     all its rows are the same. forget: whether earlier index vectors are not needed any more.

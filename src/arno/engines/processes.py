@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
+import struct
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_sharer
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -29,32 +32,43 @@ from .parcel import pack
 from .pool import Pool
 from .process_worker import Package, serve
 from .slabs import Slab, Slabs
+from .timing import TIMEOUT
 from .transport import Block, Lost, Piece, Question, Request, Transport
 
+#: Seconds for a message to a worker; one that reads nothing for so long hangs.
+SENDING = 20
 #: The server keeps the index vectors (of windows) that workers have, up to this many numbers.
 KNOWN = 2**23
 
 
 @engines.register("processes")
-def processes(problem: Problem, *, workers: int = 0, start: Literal["auto", "fork", "spawn"] = "auto") -> Pool:
+def processes(
+    problem: Problem,
+    *,
+    workers: int = 0,
+    start: Literal["auto", "fork", "spawn"] = "auto",
+    timeout: float = TIMEOUT,
+) -> Pool:
     """Clients in parallel on the cores of this machine.
 
     workers: how many processes; 0: one per core.
     start: how they are started; auto: fork on Linux, spawn elsewhere.
+    timeout: seconds that a worker may take for a piece of work before it is replaced; 0: no limit.
     """
     if workers < 0:
         raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=processes on {problem.device}", "its workers train on the CPU", "use engine=serial")
     torch.set_num_threads(1)  # the sum on the server rounds differently with more threads
-    return Pool(problem, Processes(problem, workers or os.cpu_count() or 1, start))
+    return Pool(problem, Processes(problem, workers or os.cpu_count() or 1, start), timeout)
 
 
 @dataclass(eq=False)
 class WorkerProcess:
     """A worker process, the server's end of its pipe, and its queue.
 
-    slabs, windows: the numbers of the slabs and the keys of the index vectors that were sent to it.
+    slabs, windows: the numbers of the slabs and the keys of the index vectors that were sent to it. up: whether it has
+    said that it is ready.
     """
 
     process: Any
@@ -62,6 +76,7 @@ class WorkerProcess:
     queue: deque[Request] = field(default_factory=deque)
     slabs: set[int] = field(default_factory=set)
     windows: set[int] = field(default_factory=set)
+    up: bool = False
 
     @property
     def load(self) -> tuple[int, int]:
@@ -138,24 +153,31 @@ class Processes(Transport[WorkerProcess]):
     def send(self, worker: WorkerProcess, request: Request) -> None:
         """Write a request into the pipe of a worker."""
         worker.queue.append(request)
-        with suppress(OSError):  # the process has ended: `wait` finds out
+        try:
             match request:
                 case Piece(block=block, rows=rows):
                     self._send_rows(worker, self._open[block], rows)
                 case Question(what=what, model=(slab, row), arguments=arguments):
                     self._send_slab(worker, slab)
                     worker.pipe.send(("ask", slab.number, what, row, *arguments))
+        except BlockingIOError:  # it does not read its messages: it hangs
+            worker.process.kill()
+        except OSError:  # the process has ended: `wait` finds out
+            pass
 
-    def wait(self) -> tuple[list[Request], list[Lost]]:
+    def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
         """Wait for answers on the pipes; the end of a pipe means that its process has ended."""
         answered, lost = list[Request](), list[Lost]()
         busy = {worker.pipe: worker for worker in self.workers if worker.queue}
-        for pipe in wait(list(busy)):
+        for pipe in wait(list(busy), seconds):
             worker = busy[pipe]  # type: ignore[index]
             try:
                 answer = worker.pipe.recv()
             except (EOFError, OSError):
                 lost += self._replace(worker)
+                continue
+            if not worker.up:  # its first message says that it is ready
+                worker.up = True
                 continue
             request = worker.queue.popleft()
             if isinstance(answer, Exception):
@@ -163,6 +185,15 @@ class Processes(Transport[WorkerProcess]):
             request.answer = answer
             answered.append(request)
         return answered, lost
+
+    def first(self) -> list[tuple[WorkerProcess, Request, bool]]:
+        """The workers that are busy, with the request that each of them works on, and whether the worker is up."""
+        return [(worker, worker.queue[0], worker.up) for worker in self.workers if worker.queue]
+
+    def end(self, worker: WorkerProcess, why: str) -> list[Lost]:
+        """Kill a process, also one that is suspended, start another one, and return its requests."""
+        worker.process.kill()
+        return self._replace(worker, why)
 
     def take(self, block: Block) -> Mat:
         """The deltas of a complete block, in shared memory."""
@@ -185,15 +216,21 @@ class Processes(Transport[WorkerProcess]):
 
     def stop(self) -> None:
         """End the processes; those that are busy are killed."""
+        if any(
+            worker.queue for worker in self.workers
+        ):  # they are killed: none of them may be served a handle meanwhile
+            resource_sharer.stop(timeout=5)
         for worker in self.workers:
+            if worker.queue:
+                worker.process.kill()
             with suppress(OSError):
                 worker.pipe.send(None)
             worker.pipe.close()
         for worker in self.workers:
-            worker.process.join(0.2 if worker.queue else 5)
+            worker.process.join(5)
             if worker.process.is_alive():
                 worker.process.kill()
-                worker.process.join()
+                worker.process.join(5)
         self.workers = []
 
     def _started(self) -> WorkerProcess:
@@ -204,15 +241,16 @@ class Processes(Transport[WorkerProcess]):
         process = self._context.Process(target=serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
         process.start()
         theirs.close()
+        limit_sends(ours)
         return WorkerProcess(process, ours)
 
-    def _replace(self, worker: WorkerProcess) -> list[Lost]:
+    def _replace(self, worker: WorkerProcess, why: str = "") -> list[Lost]:
         """Start a process in place of one that has ended, and return its requests."""
-        worker.process.join()
+        worker.process.join(5)  # a process that waits for a lost network disk does not end even when it is killed
         worker.pipe.close()
         self.workers.remove(worker)
         self.workers.append(self._started())
-        why = f"its worker died (exit status {worker.process.exitcode})"
+        why = why or f"its worker died (exit status {worker.process.exitcode})"
         return [Lost(request, i == 0, why) for i, request in enumerate(worker.queue)]
 
     def _send_rows(self, worker: WorkerProcess, vectors: Vectors, rows: list[int]) -> None:
@@ -239,3 +277,10 @@ class Processes(Transport[WorkerProcess]):
             for worker in self.workers:
                 worker.windows = set()
         self._windows |= new
+
+
+def limit_sends(pipe: Connection) -> None:
+    """Let messages into a pipe without a reader fail after a while, where the system can do that."""
+    if sys.platform != "win32":
+        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SENDING, 0))

@@ -28,6 +28,7 @@ from .parcel import pack
 from .pool import Pool
 from .ray_transport import RayActors, Share, get, put
 from .remote_table import WorkerTable
+from .timing import TIMEOUT, checked
 from .transport import Lost, Request
 
 
@@ -38,31 +39,31 @@ def ray_engine(
     address: str | None = None,
     workers: int = 0,
     reduce: Literal["server", "worker"] = "server",
-    timeout: float = 0.0,
+    timeout: float = TIMEOUT,
 ) -> RayEngine:
     """Clients in parallel on the cores of a Ray cluster.
 
     address: of the cluster: auto, HOST:PORT, ray://HOST:PORT; null starts one on this machine.
     workers: how many actors, one core each; 0: one per core of the cluster.
     reduce: where the clients' updates are added up; worker: one sum per worker comes back, equal to rounding.
-    timeout: seconds that one client may take before it is run elsewhere; 0: no limit.
+    timeout: seconds that a worker may take for a piece of work before it is replaced; 0: no limit.
     """
     if workers < 0:
         raise ArnoError(f"engine.workers = {workers}", "it must not be negative", "use 0 for one worker per core")
-    if not timeout >= 0:
-        raise ArnoError(f"engine.timeout = {timeout:g}", "it must not be negative", "use 0 for no limit")
+    checked(timeout)
     if problem.device.type != "cpu":
         raise ArnoError(f"engine=ray on {problem.device}", "its workers train on the CPU", "use device=cpu")
     torch.set_num_threads(1)  # the sum on the server rounds differently with more threads
     keep_memory()
-    return RayEngine(problem, RayActors(problem, Ray(address, workers), workers, timeout), sums=reduce == "worker")
+    transport = RayActors(problem, Ray(address, workers), workers)
+    return RayEngine(problem, transport, timeout, sums=reduce == "worker")
 
 
 class RayEngine(Pool):
     """A pool of Ray actors, with sums made by workers and with client tables in the memory of the cluster."""
 
-    def __init__(self, problem: Problem, transport: RayActors, sums: bool = False) -> None:
-        super().__init__(problem, transport)
+    def __init__(self, problem: Problem, transport: RayActors, timeout: float = TIMEOUT, sums: bool = False) -> None:
+        super().__init__(problem, transport, timeout)
         self._cluster, self._count, self.sums = transport.cluster, transport.count, sums
         self.name = f"ray ({self._count} workers)"
         if sums:
@@ -79,7 +80,7 @@ class RayEngine(Pool):
         if size > room:
             need = f"a table of up to {seen:,} clients × {like.numel():,} parameters takes {size / 2**30:,.1f} GiB"
             raise ArnoError(need, f"the cluster has {room / 2**30:,.1f} GiB", "use state=disk, or a smaller model")
-        return WorkerTable(n, like, self._count)
+        return WorkerTable(n, like, self._count, lambda: self.timing.limit(self.caller.stopping))
 
     def keep_logs(self, folder: Path) -> None:
         """Link or copy Ray's logs into a folder."""
@@ -95,13 +96,15 @@ class RayEngine(Pool):
         self._run(parts)
         total = works[0].start.new_zeros(works[0].start.shape[1])
         columns = [torch.zeros(3, len(work)) for work in works]  # loss, seconds, norm of the delta
+        failed = [dict[int, str]() for _ in works]
         for part in parts:
             total.numpy()[:] += self._total(part)
-            for (b, rows), column in zip(part.rows.items(), part.answer, strict=True):
+            for (b, rows), (column, wrong) in zip(part.rows.items(), part.answer, strict=True):
                 columns[b].numpy()[:, rows] = column
+                failed[b] |= {rows[j]: why for j, why in wrong.items()}
         for b, (work, (loss, seconds, norm)) in enumerate(zip(works, columns, strict=True)):
             mine = total if b == len(works) - 1 else torch.zeros_like(total)
-            yield work, SumResult(mine, loss, seconds, norm, len(total))
+            yield work, SumResult(mine, loss, seconds, norm, failed[b])
 
     def _total(self, share: Share) -> Any:
         """The sum of a share; the share is trained again if its sum was lost with its node."""

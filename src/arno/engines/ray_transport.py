@@ -18,7 +18,7 @@ from ..registry import loaded_targets
 from .actors import Actor, Actors, Call, Ray
 from .parcel import pack
 from .ray_worker import Trainer
-from .transport import Block, Lost, Piece, Question, Request, Transport
+from .transport import Block, Lost, Piece, Question, Request, Transport, listed
 
 #: A message should carry at least this many seconds of training.
 WORTH = 0.03
@@ -41,13 +41,19 @@ class Share(Request):
     start: Any
     total: Any = None
 
-    @property
-    def clients(self) -> int:
-        """How many clients it trains."""
-        return sum(map(len, self.rows.values()))
-
     def __str__(self) -> str:
-        return f"{self.clients} clients of round {self.blocks[0]['round'] + 1}"
+        clients = [int(client) for packed in self.blocks for client in packed["clients"]]
+        return f"client {listed(clients)} in round {self.blocks[0]['round'] + 1}"
+
+    @property
+    def doing(self) -> str:
+        """Training."""
+        return f"while it trained {self.units} clients"
+
+    @property
+    def units(self) -> int:
+        """Its time limit is `engine.timeout` for each client."""
+        return sum(map(len, self.rows.values()))
 
 
 @dataclass(eq=False)
@@ -64,16 +70,16 @@ class Vectors:
 
 
 class RayActors(Transport[Actor]):
-    """Actors of a Ray cluster, one core each. timeout: seconds per client; 0: no limit."""
+    """Actors of a Ray cluster, one core each."""
 
     name = "ray"
     worth = WORTH
     remedy = "is there enough memory? Ray's logs are in the run's folder"
 
-    def __init__(self, problem: Problem, cluster: Ray, workers: int, timeout: float) -> None:
+    def __init__(self, problem: Problem, cluster: Ray, workers: int) -> None:
         self.cluster, self._problem = cluster, problem
         self.count = workers or max(1, cluster.cpus)
-        self.actors = Actors(self._make, self.count, timeout)
+        self.actors = Actors(self._make, self.count)
         self._stored: Any = None  # a reference to the problem
         self._open: dict[Block, Vectors] = {}
         self._start: tuple[Vec, int, Any] | None = (
@@ -104,17 +110,25 @@ class RayActors(Transport[Actor]):
             case Piece(block=block, rows=rows):
                 start = self._open[block].start
                 arguments = pack(block.work, rows, shared=start is not None), start
-                call = Call("train", arguments, len(rows), request, request.steps)
+                call = Call("train", arguments, True, request, request.steps)
             case Share():
-                call = Call("sum", (request.blocks, request.start), request.clients, request)
+                call = Call("sum", (request.blocks, request.start), True, request)
             case Question():
                 call = Call("ask", (request.what, request.model, *request.arguments), what=request)
         self.actors.send(worker, call)
 
-    def wait(self) -> tuple[list[Request], list[Lost]]:
+    def first(self) -> list[tuple[Actor, Request, bool]]:
+        """The actors that are busy, with the request that each of them works on; all of them are up."""
+        return [(actor, call.what, True) for actor, call in self.actors.first()]
+
+    def end(self, worker: Actor, why: str) -> list[Lost]:
+        """End an actor, start another one, and return its requests."""
+        return [Lost(call.what, begun, why) for call, begun, why in self.actors.end(worker, why)]
+
+    def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
         """Wait for the small part of answers; the deltas stay where they are."""
         answered, lost = list[Request](), list[Lost]()
-        for call, begun, why in self.actors.wait():
+        for call, begun, why in self.actors.wait(seconds):
             request = call.what
             if why:
                 lost.append(Lost(request, begun, why))

@@ -33,26 +33,31 @@ class Trainer:
         return True
 
     def train(self, packed: dict[str, Any], start: Any) -> tuple[Any, Any]:
-        """Train rows. Two objects are returned: losses, seconds and extras; and the deltas."""
+        """Train rows. Two objects are returned: the answer and the deltas."""
         try:
             _, out = next(iter(self.engine.train([unpacked(packed, start)])))
-        except Exception as error:
+        except BaseException as error:  # also SystemExit, of the user's own code
             return portable(error), None
         return answer(out), out.delta.numpy()
 
     def sum(self, blocks: list[dict[str, Any]], start: Any) -> tuple[Any, Any]:
-        """Train rows of several blocks. Two objects: losses, seconds, norms by block; Σ p_k Δ_k over finite updates."""
+        """Train rows of several blocks. Two objects: what is known of every client; Σ p_k Δ_k over finite updates.
+
+        Known are, by block, losses, seconds and norms, and why some of the rows failed.
+        """
         total, columns, d = torch.zeros(len(start), dtype=self.problem.dtype), [], self.problem.layout.d
         try:
             for work in (unpacked(packed, start) for packed in blocks):
-                found = []
+                found, failed, at = [], dict[int, str](), 0
                 for rows, out in self._trained(work):
+                    failed |= {at + j: why for j, why in out.failed.items()}
+                    at += len(rows)
                     fine = torch.isfinite(out.delta.sum(1))
                     total += rows.weight[fine] @ out.delta[fine]
                     norm = out.delta[:, :d].norm(dim=1).where(fine, torch.nan)
                     found.append(torch.stack([out.loss, out.seconds, norm.to(out.loss.dtype)]))
-                columns.append(torch.cat(found, 1).numpy())
-        except Exception as error:
+                columns.append((torch.cat(found, 1).numpy(), failed))
+        except BaseException as error:  # also SystemExit, of the user's own code
             return portable(error), None
         return columns, total.numpy()
 
@@ -60,7 +65,7 @@ class Trainer:
         """Call the method `what` of the problem."""
         try:
             return ask(self.problem, what, *arguments)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit, of the user's own code
             return portable(error)
 
     def _trained(self, work: Work) -> Iterator[tuple[Work, Result]]:

@@ -7,24 +7,27 @@ another number of workers, or with another `state`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.table import ClientTable
+from ..core.table import SLOT, ClientTable
 from ..core.work import Mat, Vec
-from ..errors import ArnoError
+from ..errors import ArnoError, Unanswered
 
 
 class WorkerTable(ClientTable):
-    """A table whose rows are in `shards` actors, spread over the nodes."""
+    """A table whose rows are in `shards` actors, spread over the nodes. limit: how many seconds a shard may take."""
 
-    def __init__(self, n: int, like: Vec, shards: int) -> None:
+    def __init__(self, n: int, like: Vec, shards: int, limit: Callable[[], float] = lambda: inf) -> None:
         import ray
 
         super().__init__(n, like)
+        self._limit = limit
         actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Shard)
         self._shards = [actor.remote() for _ in range(shards)]
 
@@ -33,12 +36,16 @@ class WorkerTable(ClientTable):
         seen = {s: [j for j in at if int(ids[j]) in self._slot] for s, at in self._by_shard(ids).items()}
         asked = {s: self._shards[s].get.remote(ids[at].tolist()) for s, at in seen.items() if at}
         for s, reference in asked.items():
-            rows.numpy()[seen[s]] = _answer(reference)
+            rows.numpy()[seen[s]] = self._answer(reference)
         return rows
 
     def __setitem__(self, ids: Tensor, rows: Mat) -> None:
         self._total += (rows - self[ids]).sum(0, dtype=torch.float64)
         self._put(ids, rows)
+
+    def needs(self, seen: int, at_once: int) -> tuple[int, int]:
+        """The rows are in the memory of the nodes; only their numbers are here."""
+        return SLOT * seen, 0
 
     def tensors(self) -> dict[str, Tensor]:
         """All rows, for a checkpoint."""
@@ -57,7 +64,23 @@ class WorkerTable(ClientTable):
         shards = self._by_shard(ids).items()
         sent = [self._shards[s].put.remote(ids[at].tolist(), rows[at].numpy()) for s, at in shards]
         for reference in sent:
-            _answer(reference)
+            self._answer(reference)
+
+    def _answer(self, reference: Any) -> Any:
+        """What a shard returns, or an error if it is lost or does not answer."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        waited, remedy = 0.0, "arno resume RUN goes on from the last checkpoint"
+        while waited < self._limit():
+            try:
+                return ray.get(reference, timeout=1.0)
+            except GetTimeoutError:
+                waited += 1.0
+            except RayError as error:
+                lost = f"rows of clients were lost with their node ({type(error).__name__})"
+                raise ArnoError("state=workers", lost, remedy) from error
+        raise Unanswered("state=workers", f"rows of clients did not arrive in {waited:.0f} s", remedy)
 
     def _by_shard(self, ids: Tensor) -> dict[int, list[int]]:
         """Positions in `ids`, by shard."""
@@ -80,17 +103,3 @@ class Shard:
     def get(self, clients: list[int]) -> Any:
         """The rows of some clients."""
         return np.stack([self.rows[client] for client in clients])
-
-
-def _answer(reference: Any) -> Any:
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        return ray.get(reference)
-    except RayError as error:
-        raise ArnoError(
-            "state=workers",
-            f"rows of clients were lost with their node ({type(error).__name__})",
-            "arno resume RUN goes on from the last checkpoint",
-        ) from error

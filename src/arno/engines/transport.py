@@ -10,13 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core.work import Mat, Result, Vec, Work
-from .parcel import tensor
+from .parcel import Answer, tensor
 
 #: A request is given up when its worker was lost this often.
 TRIES = 3
@@ -33,9 +34,12 @@ class Block:
         n = len(self.work)
         self.waiting, self._loss, self._seconds = n, torch.zeros(n), torch.zeros(n)
         self._extra: list[dict[str, Tensor]] = []  # empty, or one per row
+        self._failed: dict[int, str] = {}
 
-    def add(self, rows: list[int], loss: Any, seconds: Any, extra: list[dict[str, Any]]) -> None:
+    def add(self, rows: list[int], answer: Answer) -> None:
         """Store the answer for some rows."""
+        loss, seconds, extra, failed = answer
+        self._failed |= {rows[j]: why for j, why in failed.items()}
         self._loss.numpy()[rows], self._seconds.numpy()[rows] = loss, seconds
         if extra and not self._extra:
             self._extra = [{}] * len(self.work)
@@ -43,9 +47,16 @@ class Block:
             self._extra[j] = {name: tensor(array) for name, array in arrays.items()}
         self.waiting -= len(rows)
 
+    def fail(self, row: int, why: str) -> None:
+        """Store that a row has no answer."""
+        self._loss[row], self._failed[row] = nan, why
+        self.waiting -= 1
+
     def result(self, delta: Mat) -> Result:
         """The result of the block."""
-        return Result(delta, self._loss, self._seconds, tuple(self._extra))
+        if self._failed:
+            delta[list(self._failed)] = nan
+        return Result(delta, self._loss, self._seconds, tuple(self._extra), failed=self._failed)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -61,7 +72,17 @@ class Request(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """How an error message names it."""
+        """How a message names it: clients and round."""
+
+    @property
+    @abstractmethod
+    def doing(self) -> str:
+        """What its worker does, for a message."""
+
+    @property
+    def units(self) -> int:
+        """Its time limit is `engine.timeout` times this number."""
+        return 1
 
     def split(self) -> Sequence[Request]:
         """The requests that replace it after its worker was lost."""
@@ -70,14 +91,18 @@ class Request(ABC):
 
 @dataclass(eq=False)
 class Piece(Request):
-    """Train some rows of a block. The answer holds losses, seconds and extras."""
+    """Train some rows of a block."""
 
     block: Block
     rows: list[int]
 
     def __str__(self) -> str:
-        clients = ", ".join(str(int(self.block.work.clients[j])) for j in self.rows)
-        return f"client {clients} in round {self.block.work.round + 1}"
+        return f"client {listed(self.block.work.clients[self.rows].tolist())} in round {self.block.work.round + 1}"
+
+    @property
+    def doing(self) -> str:
+        """Training."""
+        return f"while it trained ({self.steps} steps)"
 
     def split(self) -> list[Piece]:
         """One piece per row, so that the client that ends its worker is found."""
@@ -87,22 +112,48 @@ class Piece(Request):
 
 @dataclass(eq=False)
 class Question(Request):
-    """Call the method `what` of the problem with a model and other arguments. model: as `Transport.share` gave it."""
+    """Call the method `what` of the problem with a model and other arguments.
+
+    model: as `Transport.share` gave it. round: the number of rounds whose training has begun.
+    """
 
     what: str
     model: Any
     arguments: tuple[Any, ...]
+    round: int = 0
 
     def __str__(self) -> str:
-        return "scoring"
+        return f"scoring after the training of round {self.round}" if self.round else "scoring before the first round"
+
+    @property
+    def doing(self) -> str:
+        """What it scores."""
+        of, *rest = self.arguments
+        if not isinstance(of, str):
+            return f"while it computed the losses of client {listed(list(map(int, of)))}"
+        return f"while it scored {of or 'the objective'}" + (", samples {} to {}".format(*rest) if rest else "")
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    """Numbers in a message: the first ones, and how many there are beyond.
+
+    >>> listed([3, 5]), listed(range(20), 3)
+    ('3, 5', '0, 1, 2 and 17 more')
+    """
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
 
 
 class Lost(NamedTuple):
-    """A request that has no answer. begun: whether its worker had begun it. why: the reason, for an error message."""
+    """A request that has no answer.
+
+    begun: whether its worker had begun it. why, remedy: for an error message; without a remedy, that of the transport.
+    """
 
     request: Request
     begun: bool
     why: str
+    remedy: str = ""
 
 
 class Worker(Protocol):
@@ -155,11 +206,19 @@ class Transport(ABC, Generic[W]):
         """Put a request into the queue of a worker."""
 
     @abstractmethod
-    def wait(self) -> tuple[list[Request], list[Lost]]:
-        """Wait until some requests are answered or lost. Workers that are lost are replaced.
+    def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
+        """Wait until some requests are answered or lost, or until so many seconds are over. Lost workers are replaced.
 
         An exception in a worker is raised here.
         """
+
+    @abstractmethod
+    def first(self) -> list[tuple[W, Request, bool]]:
+        """The workers that are busy, with the request that each of them works on, and whether the worker is up."""
+
+    @abstractmethod
+    def end(self, worker: W, why: str) -> list[Lost]:
+        """End a worker that does not answer, replace it, and return its requests."""
 
     def fetch(self, block: Block) -> list[Lost]:
         """Fetch deltas that still wait at the workers; pieces whose deltas were lost there are returned."""

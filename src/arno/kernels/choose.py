@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import ArnoError
 from ..tasks.task import Task
-from .chain import Step, chain_of
+from .chain import MODULES, Step, chain_of
 from .dense import Dense, activation_of
 from .kernel import Autograd, Kernel
 from .lean import lean
@@ -21,11 +21,12 @@ from .strips import ConvStrips, suits
 class Choice:
     """How a network is computed, before anything is made ready.
 
-    name: of the kernel. chain: its layers, where it is a chain of known ones.
+    name: of the kernel. chain: its layers, where it is a chain of known ones. reason: why this kernel is taken.
     """
 
     name: str
     chain: tuple[Step, ...] | None
+    reason: str
 
 
 def choose(module: nn.Module, shape: Sequence[int], channels_last: bool) -> Choice:
@@ -34,14 +35,30 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool) -> Choi
     dense: a chain of linear layers. strips: narrow convolutions with pooling in channels_last on a CPU, then linear
     layers. autograd: any other network.
     """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        remedy = "give it a parameter with requires_grad=True"
+        raise ArnoError(f"the network {type(module).__name__}", "it has no parameter that is trained", remedy)
     chain = chain_of(module)
     if chain is None:
-        return Choice("autograd", None)
+        return Choice("autograd", None, not_a_chain(module))
     flat = chain[0].kind == "flatten" or len(shape) == 1
     if flat and activation_of(chain) is not None:
-        return Choice("dense", chain)
+        return Choice("dense", chain, "the network is a chain of linear layers with one activation")
     cpu = next(module.parameters()).device.type == "cpu"
-    return Choice("strips" if channels_last and cpu and suits(module, chain, shape) else "autograd", chain)
+    if channels_last and cpu and suits(module, chain, shape):
+        return Choice("strips", chain, "the network is narrow convolutions with pooling, then linear layers")
+    rule = "no chain of linear layers only, and no narrow convolutions with pooling on images of this size"
+    where = rule if channels_last and cpu else "no chain of linear layers only, and not in channels_last on a CPU"
+    return Choice("autograd", chain, where)
+
+
+def not_a_chain(module: nn.Module) -> str:
+    """Why no kernel with written-out gradients computes a network that is no chain of known layers."""
+    leaves = [part for part in module.modules() if not part._modules and not isinstance(part, nn.ModuleList)]
+    odd = sorted({type(part).__name__ for part in leaves if type(part) not in MODULES})
+    if odd:
+        return f"no written-out gradients for {', '.join(odd)}"
+    return "its layers have other settings than the kernels know, or are not applied one after the other, each once"
 
 
 def for_training(module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool) -> Kernel:

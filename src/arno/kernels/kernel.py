@@ -1,4 +1,4 @@
-"""What a kernel is: one network whose weights lie in a flat buffer, with its outputs and its gradient."""
+"""What a kernel is: one network whose weights are in a flat buffer, with its outputs and its gradient."""
 
 from __future__ import annotations
 

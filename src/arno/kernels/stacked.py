@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-from ..core.layout import Layout
+from ..core.layout import Layout, flatten
 from ..core.work import Mat, Vec
 from ..tasks.task import Task
 from .chain import Step
@@ -19,9 +20,11 @@ class Stack(ABC):
     """Gradients of many models of one shape.
 
     sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
+    trained: which parameters are trained, as booleans [d]; None where all of them are.
     """
 
     sizes: list[int]
+    trained: Tensor | None = None
 
     @abstractmethod
     def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ class StackedDense(Stack):
         return losses
 
     def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """The same, subtracted from the weights on the way: ∇W is never written down."""
+        """The same, subtracted from the weights layer by layer: ∇W is never stored."""
         before = self._layers(w)
         after = before if to is w else self._layers(to)
         losses, backward = self._pass(before, x, y, weight)
@@ -107,7 +110,7 @@ class Vmapped(Stack):
 
     def __init__(self, module: nn.Module, task: Task) -> None:
         layout = Layout.of(module)
-        self.sizes = [layout.size]
+        self.sizes, self.trained = [layout.size], layout.trained
 
         def loss(w: Vec, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             outputs = torch.func.functional_call(module, layout.views(w), (x,))
@@ -120,7 +123,7 @@ class Vmapped(Stack):
         """The gradient of every row."""
         with torch.enable_grad():
             found, losses = self._gradient(w[0], x, y, weight)
-        g[0].copy_(found)
+        g[0].copy_(found if self.trained is None else found * self.trained.to(found))
         value: Tensor = losses.detach().double()
         return value
 
@@ -130,3 +133,23 @@ class Vmapped(Stack):
         losses = self.gradient(w, g, x, y, weight)
         torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
         return losses
+
+
+def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
+    """Why `Vmapped` cannot compute a network, from a trial with two models and these samples; empty if it can.
+
+    >>> from arno.tasks.classification import Classification
+    >>> x, y, task = torch.ones(2, 3), torch.tensor([0, 1]), Classification(2)
+    >>> refusal(nn.Linear(3, 2), task, x, y), refusal(nn.Sequential(nn.Linear(3, 2), nn.Dropout()), task, x, y)
+    ('', 'vmap: called random operation while in randomness error mode')
+    """
+    module = deepcopy(module).train()
+    w = flatten(module).expand(2, -1)
+    weight = w.new_ones(2, len(x))
+    try:
+        with torch.no_grad():
+            g = [torch.empty_like(w)]
+            Vmapped(module, task).gradient([w], g, x.expand(2, *x.shape), y.expand(2, *y.shape), weight)
+    except Exception as error:  # whatever the code of a network raises
+        return str(error).split(". ")[0].split("\n")[0] or type(error).__name__
+    return ""

@@ -3,7 +3,7 @@
 A strip of s columns in a row of a convolution's output depends on k rows and s + k − 1 columns of its input. With these
 as a row of P, and a one for the bias, the strip is a row of Z = P T, where T holds the filters s times, each copy one
 pixel further than the copy before it, and zeros elsewhere; then ∇T = Pᵀ δ and ∇P = δ Tᵀ. About half of T is zeros, but
-the products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z lie apart, so that
+the products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z are apart, so that
 2×2 max-pooling is the maximum of two halves, twice.
 """
 

@@ -1,0 +1,123 @@
+"""Networks of a user's own: parameters that are not trained stay, and random draws belong to a client."""
+
+import pytest
+import torch
+import training
+from torch import nn
+from training import parts, same_bits, train
+
+from arno.core.serial import Serial
+from arno.core.work import SGD
+from arno.engines.batched import Batched, unsupported
+from arno.engines.processes import processes
+from arno.errors import ArnoError
+from arno.methods import methods
+from arno.models.linear import MLP
+from arno.models.network import Network
+from arno.problems.supervised import Supervised
+
+#: Methods that do not train the head of the global model.
+OWN_HEADS = {"fedbabu", "fedper", "fedrep", "local"}
+
+
+class Frozen(MLP):
+    """Its first layer is not trained."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(64, [12], outputs, "tanh")
+        self.hidden.requires_grad_(False)
+
+
+class Drops(Network):
+    """Draws random numbers while it trains."""
+
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 12), nn.Linear(12, outputs)
+
+    def embed(self, x, levels=None):
+        return nn.functional.dropout(self.body(x.flatten(1)).relu(), 0.3, self.training)
+
+
+def problem(network):
+    """The digits with this network."""
+    base = training.digits("dtype=float64")
+    splits = dict(base.held_out)
+    return Supervised(
+        base.x, base.y, base.partition, lambda: network(base.shape, 10), splits=splits, dtype=torch.float64
+    )
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    return problem(Frozen)
+
+
+@pytest.fixture(scope="module")
+def drops():
+    return problem(Drops)
+
+
+def moved(problem, fed):
+    """How far the layer that is not trained has moved, and the head."""
+    apart = (fed.w - problem.init(0)).abs()
+    return float(apart[: 65 * 12].max()), float(apart[65 * 12 :].max())
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_no_method_moves_parameters_that_are_not_trained(name, frozen):
+    sgd = SGD(weight_decay=0.1)
+    fed, _ = train(frozen, Serial(frozen), name, times=2, sgd=sgd)
+    still, head = moved(frozen, fed)
+    assert still < 1e-12  # a weighted mean of equal numbers
+    assert head > 1e-4 or name in OWN_HEADS
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrolex", "scaffold"])
+def test_the_batched_engine_agrees_on_parameters_that_are_not_trained(method, frozen):
+    sgd = SGD(weight_decay=0.1, clip=0.05)
+    one, many = (train(frozen, engine(frozen), method, sgd=sgd)[0] for engine in (Serial, Batched))
+    assert torch.allclose(one.w, many.w, atol=1e-10)
+    assert moved(frozen, many)[0] < 1e-12
+
+
+def test_a_network_without_trained_parameters_is_refused():
+    def network(shape, outputs):
+        return Frozen(shape, outputs).requires_grad_(False)
+
+    with pytest.raises(ArnoError, match="the network Frozen: it has no parameter that is trained"):
+        problem(network)
+
+
+def test_draws_of_a_network_belong_to_a_client(drops):
+    (one, _), (other, _) = (train(drops, Serial(drops), "fedavg", times=1) for _ in range(2))
+    assert torch.equal(one.w, other.w)
+    engine = processes(drops, workers=2)
+    try:
+        same_bits(drops, engine, parts("scaffold"), times=2)
+    finally:
+        engine.close()
+
+
+class Plain(nn.Module):
+    """No `Network`, and no chain of known layers."""
+
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 12), nn.Linear(12, outputs)
+
+    def forward(self, x):
+        h = self.one(x.flatten(1))
+        return self.two(h * torch.sigmoid(h))
+
+
+def test_any_network_that_vmap_computes_is_batched():
+    plain = problem(Plain)
+    one, many = (train(plain, engine(plain), "scaffold")[0] for engine in (Serial, Batched))
+    assert torch.allclose(one.w, many.w, atol=1e-10)
+
+
+def test_a_network_that_draws_is_not_batched(drops, frozen):
+    work = next(train(drops, Serial(drops), [], times=0)[0].plain_blocks(range(7), 0))
+    assert "vmap cannot compute the network: vmap: called random operation" in unsupported(drops, work)
+    assert unsupported(frozen, work) == ""
