@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
+from pathlib import Path
 
 
 class ArnoError(Exception):
@@ -18,11 +19,28 @@ class ArnoError(Exception):
 
     def __str__(self) -> str:
         value, rule, remedy = self.args
-        return f"{value}: {rule}" + (f"; {remedy}" if remedy else "")
+        line = f"{value}: {rule}" + (f"; {remedy}" if remedy else "")
+        return line if line.isprintable() else " ".join(line.splitlines())  # a name may have a line break in it
+
+
+class TooLarge(ArnoError):
+    """A run needs more memory or disk than there is."""
 
 
 class Diverged(ArnoError):
     """The numbers of a run are not finite. A comparison counts this as a result, other errors as a missing result."""
+
+
+class ClientError(ArnoError):
+    """The training of a client failed, in code of the user or of a library."""
+
+
+class Unanswered(ArnoError):
+    """A worker was lost again and again, or did not answer."""
+
+
+class StoppedAtOnce(KeyboardInterrupt):
+    """The user asked a second time to stop the run. A client's own KeyboardInterrupt is an error of the client."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
@@ -31,6 +49,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
     >>> str(unknown("method", "fedpox", ["fedavg", "fedprox"]))
     "unknown method 'fedpox': known are fedavg, fedprox; did you mean 'fedprox'?"
     """
+    from difflib import get_close_matches  # on demand: `arno --help` must answer at once
+
     names = sorted(known)
     name = name if len(name) <= 100 else name[:99] + "…"
     near = get_close_matches(name, names, n=1, cutoff=0.5)
@@ -43,3 +63,30 @@ def need(extra: str, package: str) -> ArnoError:
     return ArnoError(
         f"{package} is not installed", "this feature needs it", f"install it with: pip install 'arno[{extra}]'"
     )
+
+
+def described(error: BaseException) -> str:
+    """An exception on one line: its type, its text, and where it was raised."""
+    return named(error) + own_frames(error)
+
+
+def named(error: BaseException) -> str:
+    """The type and the text of an exception."""
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:  # a class of the user's own
+        text = ""
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
+def own_frames(error: BaseException, most: int = 3) -> str:
+    """The places in the user's own code through which an exception came, the innermost last; empty if there are none.
+
+    Own code is what belongs neither to Arno nor to Python or its libraries.
+    """
+    others = (str(Path(__file__).parent), sys.base_prefix, sys.prefix, "<frozen")
+    from traceback import extract_tb  # on demand
+
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    places = [f"{f.filename}, line {f.lineno}" + (f": {f.line}" if f.line else "") for f in frames[-most:]]
+    return f" (in {'; '.join(places)})" if places else ""

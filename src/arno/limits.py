@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from .errors import ArnoError
+from .machine import memory
 
 #: The largest text or JSON file and the largest configuration file, in bytes.
 TEXT, CONFIG = 64 * 2**20, 2**20
@@ -22,14 +25,6 @@ FLOOR, RATIO = 256 * 2**20, 100
 CLASSES, CONTAINERS = 10**6, 2**22
 #: The deepest nesting of a configuration, and the most characters of one of its values.
 DEPTH, CHARACTERS = 32, 4096
-
-
-def memory() -> int:
-    """The bytes of main memory of this machine; 64 GiB where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 64 * 2**30
 
 
 def place(text: str) -> Path:
@@ -160,6 +155,20 @@ def parse_json(text: str | bytes, what: str) -> Any:
         raise ArnoError(what, "its lists are nested too deeply", "give a flat list") from error
     except ValueError as error:
         raise ArnoError(what, f"cannot be read as JSON ({error})", "correct the file") from error
+
+
+def parse_numbered(text: str, what: str) -> Any:
+    """The value of a text as Python prints a dictionary with numbers as keys: `{0: [1, 2], 1: [3]}`.
+
+    It is read as JSON: Python's own parser takes a hundred times the memory. A short text that is no JSON either (it
+    holds tuples, say) is read as a Python literal.
+    """
+    try:
+        return parse_json(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text), what)
+    except ArnoError:
+        if len(text) > CONFIG:
+            raise
+        return ast.literal_eval(text)
 
 
 def check_yaml(text: str, what: str) -> str:

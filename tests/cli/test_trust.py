@@ -65,7 +65,7 @@ def test_a_file_that_changed_is_not_imported(mine: Path, capsys: pytest.CaptureF
     assert Path("imported").exists()
 
 
-def test_a_folder_from_elsewhere_is_not_trusted_until_its_files_are_named(mine: Path) -> None:
+def test_attack_a_run_folder_with_an_evil_target_is_not_executed_by_resume(mine: Path) -> None:
     forget()
     copy = shutil.copytree(mine, mine.with_name("copy"))
     with pytest.raises(ArnoError, match="which you have not used for this run"):
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_names_another_file_is_not_trusted(mine: Path) -> None
     assert not Path("evil").exists()
 
 
-def test_report_and_track_run_no_code_of_a_folder_with_an_evil_target(mine: Path) -> None:
+def test_attack_a_run_folder_with_an_evil_target_is_not_executed_by_report(mine: Path) -> None:
     forget()
     Path("mine.py").write_text(METHOD.replace('"imported"', '"evil"'))
     assert status("report", str(mine)) == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable
 from functools import cache
 from hashlib import blake2b
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from inputs import Random
 from arno import conform
 from arno.cli import dispatch
 from arno.config import settings
-from arno.data import load, partitions
+from arno.data import datasets, load, partitions
 from arno.records import checkpoint
 from arno.registry import load_target
 from arno.selection import schedule
@@ -189,8 +191,6 @@ def cases() -> list[dict[str, np.ndarray]]:
 
 
 def hostile_case(rng: Random) -> bytes:
-    import json
-
     made = dict(rng.choice(cases()))
     members = {f"{name}.npy": inputs.npy(array) for name, array in made.items()}
     if rng.random() < 0.3:
@@ -286,6 +286,43 @@ def hostile_table(rng: Random) -> bytes:
     return inputs.text(rng, rows) if rng.random() < 0.8 else rng.randbytes(rng.randrange(400))
 
 
+@cache
+def sources() -> dict[str, str]:
+    """Every registered source that reads files of the user: its name, and the setting that names the files."""
+    keys = {name: signature(datasets.get(name)).parameters for name in datasets.names()}
+    return {name: key for name, known in keys.items() for key in ("root", "path") if key in known}
+
+
+def hostile_source(rng: Random) -> tuple[str, dict[str, bytes]]:
+    """A source, and files of all kinds: whole ones of another kind, or changed ones."""
+    rows = json.dumps({"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1, 2], [3, 4]], "y": [0, 1]}}})
+    files = {
+        **{f"{name}.gz": gzip.compress(content, 1) for name, content in idx_files().items()},
+        **arrays(),
+        "data.npz": inputs.zipped(arrays()),
+        "data.csv": b"a,b,label\n1,2,x\n3,4,y\n",
+        "data.txt": b"It was the best of times.\nIt was the worst of times.\n",
+        "train/data.json": rows.encode(),
+        "test/data.json": rows.encode(),
+        "train-0.parquet": parquet_file(),
+        "a/0.png": inputs.image(rng),
+        "b/0.png": inputs.image(rng),
+    }
+    chosen = {name: files[name] for name in rng.sample(list(files), rng.randint(1, len(files)))}
+    name = rng.choice(list(chosen))
+    chosen[name] = inputs.mutate(rng, chosen[name])
+    return rng.choice(list(sources())), chosen
+
+
+def source(value: tuple[str, dict[str, bytes]]) -> None:
+    name, files = value
+    shutil.rmtree("data", ignore_errors=True)
+    for file, content in files.items():
+        inputs.write(Path("data") / file, content)
+    place = "data" if sources()[name] == "root" else str(Path("data") / next(iter(files)))
+    load({"kind": name, sources()[name]: place, **({"label": "label"} if name == "table" else {})})
+
+
 #: Every kind: how an input is made (by hypothesis, or from a random generator), what reads it, and its share.
 KINDS: dict[str, tuple[st.SearchStrategy[Any] | Callable[[Random], Any], Callable[[Any], None], float]] = {
     "overrides": (inputs.overrides(), overrides, 0.20),
@@ -312,6 +349,7 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any] | Callable[[Random], Any], Callabl
     "zip": (hostile_tiny, folder_of("tinyimagenet"), 0.03),
     "tables": (hostile_table, table, 0.03),
     "tables, binary": (hostile_binary_table, binary, 0.03),
+    "all sources": (hostile_source, source, 0.08),
     "conformance cases": (hostile_case, case, 0.05),
     "checkpoints": (hostile_checkpoint, saved, 0.05),
 }

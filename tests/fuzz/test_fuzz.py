@@ -21,7 +21,9 @@ def test_hostile_inputs_are_accepted_or_refused_with_one_line(tmp_path):
         words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    tried, *_, traceback, hang, memory, code = map(int, re.findall(r"^all (.*)$", done.stdout, re.MULTILINE)[0].split())
+    tried, *_, traceback, hang, memory, code = map(
+        int, re.findall(r"^all +(\d.*)$", done.stdout, re.MULTILINE)[0].split()
+    )
     assert tried >= 750
     assert (traceback, hang, memory, code) == (0, 0, 0, 0)
 
@@ -56,6 +58,7 @@ def test_valid_inputs_are_accepted(readers):
         "zip": {"tiny-imagenet-200.zip": inputs.zipped(readers.tiny_members())},
         "tables": b"a,b,label\n" + b"".join(b"%d,%d,%d\n" % (i, i * i, i % 3) for i in range(20)),
         "tables, binary": ("parquet", readers.binary_table("parquet")),
+        "all sources": ("npz", {"data.npz": inputs.zipped(readers.arrays())}),
         "conformance cases": inputs.zipped({f"{k}.npy": inputs.npy(v) for k, v in readers.cases()[0].items()}),
         "checkpoints": readers.checkpoint_file(),
     }

@@ -17,7 +17,7 @@ from arno.runs.loop import Loop
 SETTINGS = ("clients=5", "model=softmax", "checkpoint.every=2", "engine=serial", "rounds=4")
 
 
-def test_records_are_synced_at_checkpoints_and_never_in_a_plain_round(tmp_path, monkeypatch):
+def test_attack_records_and_folders_are_synced_at_checkpoints(tmp_path, monkeypatch):
     """attacks.md: records and folders are never fsynced."""
     synced: list[str] = []
     plain, round_, save = os.fsync, Loop.round, Loop.save
@@ -49,7 +49,7 @@ def test_records_are_synced_at_checkpoints_and_never_in_a_plain_round(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
-def test_the_configuration_and_the_manifest_are_synced_when_they_are_written(name, tmp_path, monkeypatch):
+def test_attack_configuration_and_manifest_are_synced_when_written(name, tmp_path, monkeypatch):
     """attacks.md: records and folders are never fsynced."""
     plain, synced = os.fsync, []
 

@@ -17,7 +17,7 @@ import torch
 from arno import ArnoError
 from arno.core.metric import Metric
 from arno.records import metrics
-from arno.records.folder import COUNTS, RunFolder
+from arno.records.folder import MOST, RunFolder
 from arno.records.lock import writing
 
 
@@ -58,7 +58,10 @@ def test_a_resumed_run_forgets_the_rounds_after_its_checkpoint(folder):
         folder.checkpoint_path(t).write_bytes(b"")
     write(folder, range(5, 6))
     folder.close()
+    for killed in (folder.path / "manifest.json.part", folder.checkpoints / "clients-00000004-1a2b3c4d.parquet.part"):
+        killed.write_bytes(b"a file that a kill left unfinished")
     folder.rewind(2)
+    assert not folder.unfinished()
     assert [row["round"] for row in metrics.read(folder.path)] == [1, 2]
     assert sorted(path.name[:16] for path in folder.checkpoints.iterdir()) == ["00000002.safeten", "clients-00000002"]
 
@@ -124,7 +127,7 @@ def test_a_failed_write_leaves_the_old_file(folder, monkeypatch):
 
 
 def test_counts_are_kept_unless_they_are_too_many(folder):
-    folder.write_counts(torch.zeros(1, COUNTS + 1, dtype=torch.int8))
+    folder.write_counts(torch.zeros(1, MOST + 1, dtype=torch.int8))
     assert not (folder.path / "counts.npy").exists()
     folder.write_counts(torch.tensor([[3, 0], [1, 2]]))
     assert np.load(folder.path / "counts.npy").tolist() == [[3, 0], [1, 2]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ArnoError
 from . import disk
-from .damage import checksum, damaged
+from .damage import checksum, content, damaged
 
 #: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
 PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
@@ -58,7 +58,7 @@ def load(path: Path) -> Any:
     named = PIECE.fullmatch(path.name)
     folder = path.parent.parent if named else path.parent
     try:
-        data = path.read_bytes()
+        data = content(path, folder)
         if named and named[2] not in (None, checksum(data)):
             raise damaged(path, "is damaged: its checksum does not match", folder)
         return pq.ParquetFile(BytesIO(data)).read()  # `read_table` would import pandas

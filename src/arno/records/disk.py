@@ -35,6 +35,14 @@ def sync_folder(path: Path) -> None:
         os.close(opened)
 
 
+def remove(path: Path) -> None:
+    """Remove a file; a folder in its place is set aside."""
+    if path.is_dir() and not path.is_symlink():
+        set_aside(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def set_aside(path: Path) -> Path:
     """Rename a file to a free name with the suffix `.damaged`; returns that name."""
     aside, number = path.with_name(f"{path.name}.damaged"), 1

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -23,21 +24,24 @@ from ..errors import ArnoError
 from ..limits import check_yaml
 from ..panels import Panel, from_json, to_json
 from ..version import __version__
-from . import clients, disk, metrics
-from .damage import checksum, damaged
+from . import clients, disk, metrics, sealed
+from .damage import Damaged, checksum, content, damaged
 from .metrics import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: The largest table of counts, clients × classes, that a run keeps (8 MB).
-COUNTS = 2_000_000
-#: How a configuration file and a manifest begin, before their checksum; those of release 0.1 have none.
-CONFIG, MANIFEST = "# arno configuration, crc32 ", '{\n  "crc": "'
+#: How many samples of each class each client holds, and the largest such table that a run keeps (8 MB).
+COUNTS, MOST = "counts.npy", 2_000_000
+#: The first line of a configuration file: the mark of the run and a checksum; files of release 0.1 have none.
+CONFIG = re.compile(r"# arno configuration of run ([0-9a-f]{8}), crc32 ([0-9a-f]{8})")
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
 #: What a run writes at its end; the manifest of a finished run holds their checksums.
-RESULTS = ("final.safetensors", "best.safetensors", "clients.parquet", "counts.npy", "panels.json")
+RESULTS = (
+    *("final.safetensors", "best.safetensors", "panels.json"),
+    *("clients.parquet", "client_scores.parquet", COUNTS),
+)
 
 #: The metrics of runs of release 0.1, whose manifests do not declare them.
 EARLIER = (
@@ -59,7 +63,7 @@ EARLIER_QUADRATIC = (
 
 
 class RunFolder:
-    """`config.yaml`, `manifest.json`, `metrics.jsonl`, `clients.parquet`, `checkpoints/`, models, panels, pictures.
+    """`config.yaml`, `manifest.json`, `metrics.jsonl`, tables of the clients, `checkpoints/`, models, panels, pictures.
 
     Every file but `metrics.jsonl` and `log.txt`, which grow, is written completely or not at all.
     """
@@ -70,6 +74,46 @@ class RunFolder:
         self._metrics: TextIO | None = None
         self._named = False  # whether the name of the records' file is on the disk
         self._clients: dict[str, list[Any]] = {}
+        self._mark: str | None = None
+
+    @property
+    def mark(self) -> str:
+        """A checksum of the settings that the result depends on; it stands in the configuration, manifest and records.
+
+        It shows files of another run. Empty in a folder of release 0.1.
+        """
+        if self._mark is None:
+            found = self.marks()
+            self._mark = found.get("config.yaml") or next(iter(found.values()), "")
+        return self._mark
+
+    def marks(self) -> dict[str, str]:
+        """The mark of the run in every file that has one and can be read."""
+        found: dict[str, str] = {}
+        with suppress(ArnoError):
+            head, _, _ = content(self.path / "config.yaml", self.path).partition(b"\n")
+            first = CONFIG.fullmatch(head.decode(errors="replace"))
+            found |= {"config.yaml": first[1]} if first else {}
+        for name in ("manifest.json", PREVIOUS):
+            with suppress(Damaged):
+                found[name] = self.manifest(name).get("run", "")
+        with suppress(Damaged, StopIteration):
+            reader = metrics.Reader(self.path / metrics.NAME)
+            next(reader.rows())
+            found[metrics.NAME] = reader.mark
+        return {name: mark for name, mark in found.items() if mark}
+
+    def stranger(self) -> str | None:
+        """The file whose mark differs from those of the others: it is of another run."""
+        found = self.marks()
+        counts = Counter(found.values()).most_common()
+        if len(counts) < 2:
+            return None
+        if counts[0][1] == counts[1][1]:
+            rule = f"{' and '.join(found)} are of different runs"
+            raise ArnoError(f"{self.path}", rule, "put the right files back, or start again with another out=")
+        usual = counts[0][0]
+        return next(name for name, mark in found.items() if mark != usual)
 
     @classmethod
     def new(cls, config: dict[str, Any]) -> RunFolder:
@@ -103,8 +147,8 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The folder of an earlier run."""
         if not (path / "config.yaml").is_file():
-            with suppress(OSError, ValueError, KeyError):
-                same = json.loads((path / "compare.json").read_text())["command"]
+            with suppress(Damaged, KeyError):
+                same = sealed.read(path / "compare.json", path, "command")["command"]
                 raise ArnoError(f"{path}", "is no run but a comparison", f"the same command continues it: {same}")
             if cls(path).saved() or (path / metrics.NAME).exists():
                 raise damaged(path / "config.yaml", "is missing", path)
@@ -122,9 +166,10 @@ class RunFolder:
 
         path = self.path / "config.yaml"
         try:
-            text = path.read_bytes().decode()
+            text = content(path, self.path).decode()
             head, _, rest = text.partition("\n")
-            if text.startswith("#") and head != CONFIG + checksum(rest.encode()):
+            first = CONFIG.fullmatch(head)
+            if text.startswith("#") and (first is None or first[2] != checksum((first[1] + rest).encode())):
                 raise damaged(path, "is damaged: its checksum does not match", self.path)
             loaded = yaml.load(check_yaml(text, f"config {path}"), _loader())
         except (OSError, yaml.YAMLError, ValueError, RecursionError):
@@ -139,28 +184,14 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved configuration; `arno run --config` with this file repeats the run."""
-        text = OmegaConf.to_yaml(OmegaConf.create(config))
-        self.write_text("config.yaml", f"{CONFIG}{checksum(text.encode())}\n{text}", sync=True)
+        text, mark = OmegaConf.to_yaml(OmegaConf.create(config)), self.mark or configs.mark(config)
+        head = f"# arno configuration of run {mark}, crc32 {checksum((mark + text).encode())}"
+        self.write_text("config.yaml", f"{head}\n{text}", sync=True)
+        self._mark = mark
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
-        path = self.path / name
-        try:
-            text = path.read_bytes().decode()
-            loaded = json.loads(text)
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise damaged(path, f"cannot be read ({reason})", self.path) from error
-        if not isinstance(loaded, dict):
-            raise damaged(path, "cannot be read (it holds no names)", self.path)
-        if text.startswith(MANIFEST):
-            found, _, rest = text.removeprefix(MANIFEST).partition('",\n')
-            if found != checksum(rest.encode()):
-                raise damaged(path, "is damaged: its checksum does not match", self.path)
-            del loaded["crc"]
-        elif next(iter(loaded), "status") != "status":
-            raise damaged(path, "is damaged: it begins with no checksum", self.path)
-        return loaded
+        return sealed.read(self.path / name, self.path, "status")
 
     def metrics(self) -> tuple[Metric, ...]:
         """The declarations of the recorded scores; a manifest without them is of release 0.1."""
@@ -176,12 +207,26 @@ class RunFolder:
 
     def update_manifest(self, **values: Any) -> None:
         """Set some values of the manifest; the one before stays in `manifest.json.previous`."""
-        path, old = self.path / "manifest.json", dict[str, Any]()
+        path = self.path / "manifest.json"
         if path.exists():
-            old = self.manifest()
+            self.manifest()
             self.write_bytes(PREVIOUS, path.read_bytes(), sync=True)
-        rest = json.dumps(old | values, indent=2, ensure_ascii=False).removeprefix("{\n") + "\n"
-        self.write_text("manifest.json", f'{MANIFEST}{checksum(rest.encode())}",\n{rest}', sync=True)
+        self._set(values)
+
+    def end_manifest(self, **values: Any) -> None:
+        """The same at the end of a run, also on a full disk: unfinished files and the manifest before give way."""
+        try:
+            self.update_manifest(**values)
+        except ArnoError:
+            for path in [self.path / PREVIOUS, *self.unfinished()]:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            self._set(values)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        old = self.manifest() if (self.path / "manifest.json").exists() else {}
+        marked = {"run": self.mark} if self.mark else {}
+        self.write_text("manifest.json", sealed.text(old | values | marked), sync=True)
 
     def write_text(self, name: str, text: str, sync: bool = False) -> None:
         """Write a small file completely or not at all; with `sync` a power cut cannot lose it."""
@@ -197,19 +242,15 @@ class RunFolder:
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
     def checksums(self) -> dict[str, str]:
-        """The checksums of what a run writes at its end."""
+        """The checksums of what a run writes at its end, and of the counts, which it writes at its beginning."""
         found = (self.path / name for name in RESULTS)
-        return {path.name: checksum(path.read_bytes()) for path in found if path.exists()}
+        return {path.name: checksum(path.read_bytes()) for path in found if path.is_file()}
 
     def verified(self, name: str) -> Path:
         """The path of a result; refuses it if the manifest holds another checksum."""
         path = self.path / name
         known = (self.manifest().get("checksums") or {}) if (self.path / "manifest.json").exists() else {}
-        try:
-            found = checksum(path.read_bytes()) if name in known else None
-        except OSError as error:
-            raise damaged(path, f"cannot be read ({error.strerror})", self.path) from error
-        if found is not None and found != known[name]:
+        if name in known and checksum(content(path, self.path)) != known[name]:
             raise damaged(path, "is damaged: its checksum does not match", self.path)
         return path
 
@@ -217,40 +258,53 @@ class RunFolder:
         """Write how many samples of each class each client holds, `counts.npy`, unless the table is too large."""
         import numpy as np
 
-        if counts.numel() <= COUNTS:
+        if counts.numel() <= MOST:
             file = BytesIO()
             np.save(file, counts.to("cpu").numpy().astype(np.int32))
-            self.write_bytes("counts.npy", file.getvalue())
+            self.write_bytes(COUNTS, file.getvalue())
 
     def write_panels(self, panels: Sequence[Panel]) -> None:
         """Write the panels of the method as data, `panels.json`: showing them then needs no code of the method."""
         self.write_text("panels.json", json.dumps([to_json(panel) for panel in panels], ensure_ascii=False) + "\n")
 
     def panels(self) -> list[Panel] | None:
-        """The panels of the method; None if they are missing or damaged."""
+        """The panels of the method; None if they are not recorded, or by another release in another form."""
+        path = self.verified("panels.json")
         try:
-            return [from_json(values) for values in json.loads(self.verified("panels.json").read_text())]
-        except (ArnoError, OSError, ValueError, TypeError):
+            return [from_json(values) for values in json.loads(path.read_text())] if path.is_file() else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def rows(self) -> list[Row]:
-        """What each round recorded; refuses the records of a finished run if its last rounds are missing."""
-        rows = metrics.read(self.path)
+        """What each round recorded; refuses records that lack rounds which are over, and records of another run."""
+        odd, saved = self.stranger(), self.saved()
+        if odd is not None:
+            raise damaged(self.path / odd, "is of another run", self.path)
+        rows = list(metrics.Reader(self.path / metrics.NAME, self.mark).rows())
         manifest = self.manifest() if (self.path / "manifest.json").exists() else {}
         last = rows[-1]["round"] if rows else None
         if manifest.get("status") == "done" and manifest.get("rounds", last) != last:
             rule = f"its last complete line is of round {last}, but the run ended after round {manifest['rounds']}"
             raise damaged(self.path / metrics.NAME, rule, self.path)
+        if saved and int(saved[-1].stem) > (last or 0) and manifest.get("status") != "done":
+            rule = f"its last complete line is of round {last or 0}, but {saved[-1].name} was saved"
+            raise damaged(self.path / metrics.NAME, rule, self.path)
         return rows
 
     def client_records(self) -> list[Path]:
         """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is on disk."""
-        whole = self.path / "clients.parquet"
-        return [self.verified(whole.name)] if whole.exists() else clients.pieces(self.checkpoints)
+        pieces = clients.pieces(self.checkpoints)
+        if pieces and not (self.path / "clients.parquet").exists():
+            return pieces
+        whole = self.verified("clients.parquet")
+        return [whole] if whole.exists() else []
 
     def log(self, line: str) -> None:
         """Add a line to the log; if that fails, the run continues without it."""
-        with suppress(OSError), (self.path / "log.txt").open("a") as file:
+        path = self.path / "log.txt"
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return
+        with suppress(OSError), path.open("a") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
     def add(self, row: dict[str, Any], columns: dict[str, list[Any]]) -> None:
@@ -258,7 +312,7 @@ class RunFolder:
         try:
             if self._metrics is None:
                 self._metrics = (self.path / metrics.NAME).open("a")
-            self._metrics.write(metrics.line(row))
+            self._metrics.write(metrics.line(row, self.mark))
             self._metrics.flush()
         except OSError as error:
             raise ArnoError(
@@ -274,13 +328,13 @@ class RunFolder:
             return
         try:
             os.fsync(self._metrics.fileno())
+            if not self._named:
+                disk.sync_folder(self.path)
+                self._named = True
         except OSError as error:
             raise ArnoError(
                 f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
             ) from error
-        if not self._named:
-            disk.sync_folder(self.path)
-            self._named = True
 
     def flush_clients(self, t: int) -> None:
         """Write the rows of the clients since the last call, beside the checkpoint after round `t`."""
@@ -297,12 +351,22 @@ class RunFolder:
             table = pa.concat_tables(pieces, promote_options="default")
             clients.write_parquet(table, self.path / "clients.parquet")
 
+    def write_client_scores(self, columns: dict[str, list[Any]]) -> None:
+        """Write one row per client with its scores, `client_scores.parquet`."""
+        clients.write_parquet(clients.table(columns), self.path / "client_scores.parquet")
+
     def rewind(self, t: int) -> None:
-        """Remove the records and checkpoints of rounds after `t`, which will be computed again."""
+        """Remove the records and checkpoints of rounds after `t`, which will be computed again, and unfinished files."""
+        for path in self.unfinished():
+            disk.remove(path)
+        for path in self.after(t):  # before the records: a checkpoint must not be without its rounds
+            disk.remove(path)
         if (self.path / metrics.NAME).exists():
             self.write_bytes(metrics.NAME, metrics.up_to(self.path, t), sync=True)
-        for path in self.after(t):
-            path.unlink()
+
+    def unfinished(self) -> list[Path]:
+        """What a kill left of the file that was being written: it has no name yet."""
+        return [path for folder in (self.path, self.checkpoints) for path in folder.glob("*.part")]
 
     def after(self, t: int) -> list[Path]:
         """The checkpoints after round `t` and the rows of the clients beside them."""
@@ -318,9 +382,10 @@ class RunFolder:
         return sorted(path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal())
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files. What could not be written was reported before; `arno resume` computes it again."""
         if self._metrics is not None:
-            self._metrics.close()
+            with suppress(OSError):
+                self._metrics.close()
             self._metrics = None
 
 

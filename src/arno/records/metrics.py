@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .damage import Damaged, checksum, damaged
+from ..errors import ArnoError
+from ..limits import regular
+from .damage import Damaged, checksum, content, damaged
 
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
@@ -17,20 +19,20 @@ BEGIN, EARLIER = b'{"crc": "', b'{"round": '
 DIGITS = len(BEGIN) + 8
 
 
-def line(row: Row) -> str:
-    """The line of a round.
+def line(row: Row, mark: str = "") -> str:
+    """The line of a round. mark: the mark of the run, see `RunFolder.mark`.
 
     >>> line({"round": 1, "gap": 0.5})
     '{"crc": "cf3d9d62", "round": 1, "gap": 0.5}\\n'
     """
-    text = json.dumps(row)[1:] + "\n"
+    text = json.dumps({"run": mark, **row} if mark else row)[1:] + "\n"
     return f'{{"crc": "{checksum(text.encode())}", {text}'
 
 
 class Reader:
     """Reads a file that may still grow. It leaves a last line without its end, which a later call may find complete.
 
-    Every line must have its checksum, and its round must follow the round of the line before.
+    Every line must have its checksum and the mark of the run, and its round must follow the round of the line before.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -43,14 +45,18 @@ class Reader:
     ([{'round': 1}], [{'round': 2}])
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.at, self._line = path, 0, 0
+    def __init__(self, path: Path, mark: str = "") -> None:
+        self.path, self.mark, self.at, self._line = path, mark, 0, 0
         self._round: int | None = None
 
     def rows(self, most: int | None = None) -> Iterator[Row]:
         """The next rows, at most `most`; nothing while the file does not exist. `at` is the byte after the last one."""
         if not self.path.exists():
             return
+        try:
+            regular(self.path)  # a pipe would be waited for
+        except ArnoError as error:
+            raise damaged(self.path, error.args[1], self.path.parent) from error
         with self.path.open("rb") as file:
             file.seek(self.at)
             while most is None or most > 0:
@@ -67,6 +73,10 @@ class Reader:
         row = parsed(text)
         if row is None:
             raise damaged(where, "is no record of a round", folder)
+        mark = row.pop("run", "")
+        self.mark = self.mark or mark
+        if mark not in ("", self.mark):
+            raise damaged(where, "is of another run", folder)
         if self._round is not None and row["round"] != self._round + 1:
             raise damaged(where, f"holds round {row['round']} after round {self._round}", folder)
         return row
@@ -105,4 +115,4 @@ def up_to(folder: Path, t: int) -> bytes:
             if row["round"] > t:
                 break
             end = reader.at
-    return (folder / NAME).read_bytes()[:end]
+    return content(folder / NAME, folder)[:end] if end else b""

@@ -50,17 +50,32 @@ class Repair:
         """Set damaged checkpoints aside."""
         for path in self.folder.saved():
             try:
-                self.saved.append(checkpoints.load(path))
+                saved = checkpoints.load(path)
+                if self.of_another_run(saved):
+                    raise Damaged(f"{path}", "is of another run")
+                self.saved.append(saved)
             except Damaged as error:
                 self.aside(path, error.args[1])
         if self.done and not self.saved:
             self.done.append("no checkpoint is left: arno resume computes all rounds again")
 
+    def of_another_run(self, saved: Checkpoint) -> bool:
+        """Whether a checkpoint holds other settings than this run; releases may write the same ones differently."""
+        if self.folder.mark in ("", configs.mark(saved.config)):
+            return False
+        try:
+            return bool(configs.differences(configs.current(saved.config), configs.current(self.folder.config())))
+        except ArnoError:  # the configuration is damaged; its mark is in other files
+            return True
+
     def config(self) -> None:
         """Rebuild the configuration from the newest checkpoint, or from the command in the manifest."""
         path = self.path / "config.yaml"
+        odd = self.folder.stranger()
         try:
             configs.current(self.folder.config())
+            if odd == path.name:
+                raise Damaged(f"{path}", "is of another run")
             if self.saved:
                 verify_config(self.folder, self.saved[-1])
             return
@@ -71,6 +86,7 @@ class Repair:
             rule = f"{reason}, and neither a checkpoint nor the manifest holds the configuration"
             raise ArnoError(f"{path}", rule, "start the run again with another out=")
         self.aside(path, reason)
+        self.folder = RunFolder(self.path)  # its mark is that of the other files now
         self.folder.write_config(found)
         self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
 
@@ -90,7 +106,9 @@ class Repair:
         path = self.path / "manifest.json"
         try:
             self.folder.manifest()
-            return
+            if self.folder.stranger() != path.name:
+                return
+            reason = "is of another run"
         except Damaged as error:
             reason = str(error.args[1]) if path.exists() else "is missing"
         self.aside(path, reason)
@@ -113,7 +131,7 @@ class Repair:
             return
         except Damaged as error:
             reason = f"{error.args[0]} {error.args[1]}"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         once = list(dict.fromkeys(lines))
         if path.exists():
             self.aside(path, reason)

@@ -49,7 +49,7 @@ def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:
     first = saved.run.get("first")
     if first is not None and first > t:
         return counts
-    for row in metrics.Reader(path).rows():
+    for row in metrics.Reader(path, folder.mark).rows():
         allowed = (first,) if first is not None else () if saved.config.get("load") else (0, 1)
         if not counts and allowed and row["round"] not in allowed:
             raise damaged(f"{path}, line 1", f"holds round {row['round']}, not round {allowed[-1]}", folder.path)
@@ -79,15 +79,22 @@ def verify_clients(folder: RunFolder, t: int, counts: dict[int, int]) -> None:
             raise damaged(f"{folder.checkpoints}/clients-*.parquet", rule, folder.path)
 
 
+def refuse_other_config(folder: RunFolder) -> None:
+    """Refuse a configuration of another run."""
+    if folder.stranger() == "config.yaml":
+        raise damaged(folder.path / "config.yaml", "is of another run", folder.path)
+
+
 def recover_manifest(folder: RunFolder) -> list[str]:
     """Put the manifest before the last change in the place of a damaged one; a line for the user if that was needed."""
     path = folder.path / "manifest.json"
     try:
         folder.manifest()
+        if folder.stranger() != path.name:
+            return []
+        reason = f"warning: {path} is of another run"
     except Damaged as error:
         reason = f"warning: {path} {error.args[1]}"
-    else:
-        return []
     if path.exists():
         disk.set_aside(path)
     elif not (folder.path / PREVIOUS).exists() and not folder.saved():

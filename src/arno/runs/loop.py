@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -17,16 +15,19 @@ import torch
 from torch import Tensor
 
 from ..config import settings as configs
+from ..core.contracts import Caller
 from ..core.federation import Federation, Round
-from ..errors import ArnoError
+from ..errors import ArnoError, StoppedAtOnce, Unanswered
 from ..panels import Panel, messages, panels
 from ..records import checkpoint as checkpoints
-from ..records.folder import RunFolder, environment
+from ..records import disk
+from ..records.folder import COUNTS, RunFolder, environment
 from ..tracking.follow import Tracking
 from .progress import Progress
 from .result import RunResult
+from .signals import stop_signals
 
-#: The manifest keeps at most so many names of clients.
+#: The manifest keeps at most so many names of clients and of classes.
 NAMES = 10_000
 
 
@@ -44,6 +45,7 @@ class Totals:
 
     local_steps: int = 0
     uploaded_bytes: int = 0
+    downloaded_bytes: int = 0
     seconds: float = 0.0
     best_score: float = -inf
     best_round: int = 0
@@ -62,9 +64,13 @@ class Loop:
         folder: RunFolder,
         progress: Progress,
         notes: Sequence[str] = (),
+        until: int | None = None,
     ) -> None:
         self.config, self.fed, self.totals, self.folder, self.progress = config, fed, totals, folder, progress
         self.notes, self.status, self._engine = notes, "failed", fed.engine.name
+        self.until = config["rounds"] if until is None else until
+        self._own: dict[str, Tensor] | None = None  # of the clients' own test samples, after the last round
+        self.caller = Caller(say=lambda line: self.say([line]))
 
     def run(self, command: bool, pictures: bool) -> None:
         """All rounds; `command`: whether a command line repeats the run; `pictures`: whether to draw some."""
@@ -72,64 +78,86 @@ class Loop:
         self.start(command)
         tracking = Tracking(self.folder.path, self.config["track"])
         try:
-            with stop_signals(self.progress) as stopped:
-                self.rounds(stopped)
-                self.finish(pictures)
-            self.status = "done"
+            with stop_signals(self.stop):
+                self.rounds()
+                if self.ended():
+                    self.finish(pictures)
+            self.status = "done" if self.ended() else "interrupted"
         except KeyboardInterrupt:
-            self.status = "interrupted"
-            again = f"arno resume {self.folder.path}"
-            raise Interrupted(f"stopped at once; continue from the last checkpoint with: {again}") from None
+            raise self.interrupted("stopped at once; continue from the last checkpoint") from None
+        except Unanswered as error:
+            if not self.caller.stopping:
+                raise
+            at = f"stopped in round {self.fed.t + 1}, which cannot end ({error})"
+            raise self.interrupted(f"{at}; continue from the last checkpoint") from None
         finally:
             self.close(tracking, perf_counter() - began)
 
     def start(self, command: bool) -> None:
         """Write down what runs, and tell the user."""
         fed, config, problem = self.fed, self.config, self.fed.problem
+        counts = problem.label_counts()
+        if counts is not None:
+            self.folder.write_counts(counts)
+        known = {name: found for name, found in self.folder.checksums().items() if name == COUNTS}
         self.folder.update_manifest(
             status="running",
             command=shlex.join(["arno", "run", *configs.as_overrides(config)]) if command else None,
             **environment(),
             engine=self.engine_record(),
             kernel=problem.kernel,
+            kernel_reason=problem.kernel_reason,
             device=str(problem.device),
             seed=config["seed"],
             data_fingerprint=problem.fingerprint(),
             parameters=fed.layout.d,
             client_count=problem.clients.n,
             **({"clients": list(problem.client_names)[:NAMES]} if problem.client_names else {}),
+            **({"classes": list(problem.class_names)[:NAMES]} if problem.class_names else {}),
             **({"data_notes": list(problem.notes)} if problem.notes else {}),
+            **({"validation": problem.validation} if problem.validation else {}),
+            **({"references": {name: dict(of) for name, of in problem.references.items()}} if problem.references else {}),
             metrics=[metric.to_json() for metric in problem.metrics],
             started=datetime.now().astimezone().isoformat(timespec="seconds"),
             resumed_after=fed.t,
-            checksums={},
+            checksums=known,
         )
-        counts = problem.label_counts()
-        if counts is not None:
-            self.folder.write_counts(counts)
         title = f"{config['method']['kind']} on {problem.describe()}, engine {fed.engine.name}"
         self.progress.start(title, config["rounds"], fed.t, problem.headline)
         self.folder.log(title)
         fed.engine.keep_logs(self.folder.path / "logs")
         self.say([*self.notes, *fed.advice])
         fed.watch = self.progress.watch
+        fed.engine.attach(self.caller)
 
-    def rounds(self, stopped: threading.Event) -> None:
-        """Round after round until the last one, or until the user stops the run."""
+    def stop(self, times: int) -> None:
+        """The first signal lets the round end and saves; the second one stops at once."""
+        if times > 1:
+            raise StoppedAtOnce
+        self.caller.stopping = True
+        with suppress(RuntimeError):  # the signal came in the middle of another line
+            self.progress.say("stopping: this round ends, then the run is saved (again: stop at once)")
+
+    def interrupted(self, what: str) -> Interrupted:
+        """The end of a run that the user stopped."""
+        self.status = "interrupted"
+        return Interrupted(f"{what} with: arno resume {self.folder.path}")
+
+    def rounds(self) -> None:
+        """Round after round until the last one, until the round `until`, or until the user stops the run."""
         over = self.ended()
-        while not over:
+        while not over and self.fed.t < self.until:
             self.progress.round(self.round())
             if self.fed.engine.name != self._engine:
                 self._engine = self.fed.engine.name
                 self.say([f"engine: {self._engine}"])
             self.say(line for part in self.fed.parts for line in messages(part))
             over, every = self.ended(), self.config["checkpoint"]["every"]
-            if stopped.is_set() or (every and self.fed.t % every == 0) or over:
+            stopped = self.caller.stopping
+            if stopped or (every and self.fed.t % every == 0) or over or self.fed.t >= self.until:
                 self.save()
-            if stopped.is_set() and not over:
-                self.status = "interrupted"
-                again = f"arno resume {self.folder.path}"
-                raise Interrupted(f"stopped after round {self.fed.t}; continue with: {again}")
+            if stopped and not over:
+                raise self.interrupted(f"stopped after round {self.fed.t}; continue")
 
     def ended(self) -> bool:
         """Whether the last round is over, or a part ends the run before."""
@@ -138,11 +166,13 @@ class Loop:
     def round(self) -> dict[str, Any]:
         """One round, its evaluation if it is due, and its records."""
         began, fed, totals = perf_counter(), self.fed, self.totals
-        record = fed.round()
+        record, self._own = fed.round(), None
+        self.say(dropped(record))
         row = summary(record, totals, fed.w.element_size())
         if fed.t % self.config["eval"]["every"] == 0 or self.ended():
             row |= fed.engine.report(fed.evaluated(), self.config["eval"]["clients"])
-            row |= fed.own_scores()
+            self._own = fed.own_tallies()
+            row |= fed.own_scores(self._own)
             selects = fed.problem.selects
             if selects is not None and selects.sign * row[selects.name] > totals.best_score:
                 totals.best_score, totals.best_round = selects.sign * row[selects.name], fed.t
@@ -162,10 +192,10 @@ class Loop:
         state = checkpoints.Checkpoint(t, self.fed.state(), dict(vars(self.totals)), self.config)
         checkpoints.save(self.folder.checkpoint_path(t), state)
         for old in self.folder.saved()[: -self.config["checkpoint"]["keep"]]:
-            old.unlink()
+            disk.remove(old)
 
     def finish(self, pictures: bool) -> None:
-        """The models, the clients' table, the final report, the panels and the pictures of a finished run."""
+        """The models, the clients' tables, the final report, the panels and the pictures of a finished run."""
         fed, folder, totals = self.fed, self.folder, self.totals
         best, best_round = (totals.best, totals.best_round) if len(totals.best) else (fed.w, fed.t)
         for part in fed.parts:
@@ -173,6 +203,9 @@ class Loop:
         checkpoints.write_tensors(folder.path / "final.safetensors", {"w": fed.w})
         checkpoints.write_tensors(folder.path / "best.safetensors", {"w": best})
         folder.merge_clients()
+        own = fed.own_tallies() if self._own is None else self._own
+        if own:
+            folder.write_client_scores({"round": [fed.t] * fed.n, **fed.problem.own_table(own)})
         report = {name: score for part in fed.parts for name, score in part.final(fed.w).items()}
         folder.update_manifest(best_round=best_round, **({"report": report} if report else {}))
         self.say(f"{name}: {score:.4f}" for name, score in report.items())
@@ -182,6 +215,7 @@ class Loop:
             from ..pictures.curves import draw_curves
             from ..pictures.draw import write_panels
 
+            disk.remove(folder.path / "curves.png")
             draw_curves(RunResult(folder.path).rows, fed.problem.headline, folder.path / "curves.png")
             write_panels(shown, folder.path)
 
@@ -202,13 +236,13 @@ class Loop:
         self.folder.close()
         self.folder.log(f"{self.status} after round {self.fed.t}")
         try:
-            self.folder.update_manifest(
+            self.folder.end_manifest(
                 status=self.status,
                 rounds=self.fed.t,
                 seconds=round(self.totals.seconds, 3),
                 wall=round(wall, 3),
                 engine=self.engine_record(),
-                checksums=self.folder.checksums() if self.status == "done" else {},
+                checksums={n: c for n, c in self.folder.checksums().items() if self.status == "done" or n == COUNTS},
             )
         except ArnoError:
             if self.status == "done":  # else another error is being raised
@@ -234,29 +268,20 @@ def summary(record: Round, totals: Totals, itemsize: int) -> dict[str, Any]:
     steps, weight = clients.get("steps", []), clients.get("weight", [])
     totals.local_steps += sum(steps)
     totals.uploaded_bytes += itemsize * sum(clients.get("uploaded", []))
+    totals.downloaded_bytes += itemsize * sum(clients.get("downloaded", []))
     loss = sum(w * x for w, x in zip(weight, clients.get("loss", []), strict=True))
+    if record.failures and weight:  # the mean over the clients that trained
+        loss /= sum(weight)
     row: dict[str, Any] = {"round": record.t + 1, "seconds": 0.0, "clients": len(steps), "train_loss": loss}
     row |= {"local_steps": totals.local_steps, "uploaded_bytes": totals.uploaded_bytes}
+    row["downloaded_bytes"] = totals.downloaded_bytes
+    if taken := ", ".join(sorted(row.keys() & record.numbers.keys())):
+        raise ArnoError(f"a part records {taken}", "the run itself records that", "give it another name in `record`")
     return row | ({"dropped": record.dropped} if record.dropped else {}) | record.numbers
 
 
-@contextmanager
-def stop_signals(progress: Progress) -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM lets the round end and saves; the second stops at once."""
-    stopped = threading.Event()
-
-    def on_signal(number: int, frame: Any) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-        progress.say("stopping: this round ends, then the run is saved (again: stop at once)")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def dropped(record: Round, most: int = 3) -> list[str]:
+    """Lines about the clients whose training failed in a round; the first ones in full."""
+    lines = [f"dropped: {why.rpartition('; ')[0]}" for why in record.failures[:most]]
+    more = len(record.failures) - most
+    return [*lines, f"dropped: {more} more clients in round {record.t + 1}"] if more > 0 else lines

@@ -160,4 +160,5 @@ def scores(row: dict[str, Any], metrics: Sequence[Metric]) -> str:
     shown = (
         f"{metric.short or metric.label} {metric.show(row[metric.name])}" for metric in metrics if metric.name in row
     )
-    return "  ".join(shown)
+    lost = [f"dropped {row['dropped']}"] if row.get("dropped") else []
+    return "  ".join([*shown, *lost])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -15,18 +16,24 @@ from typing import Any
 
 import numpy as np
 
+from ..config import settings as configs
 from ..config.settings import parse
 from ..errors import ArnoError, unknown
 from ..pictures.figure import COLOURS, figure
 from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
-from ..records import metrics
+from ..records import disk, metrics
 from ..records.clients import write_parquet
+from ..records.damage import Damaged
 from ..records.folder import RunFolder
 from ..records.lock import writing
+from ..records.whole import recover_manifest
 from ..tracking.follow import Tracking, asked
 from ..version import __version__
+from .result import RunResult
 
 OWN = ("out", "track")
+#: The name of the engine in the manifest of a simulation.
+ENGINE = "quadratic simulation"
 
 
 def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
@@ -116,23 +123,49 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
     config = study.config() | {"out": own.get("out")} | ({"track": own["track"]} if own.get("track") else {})
     folder = RunFolder.new(config)
     with writing(folder.path, "a run"):
-        folder.refuse_used()
-        folder.create(config)
-        return folder.path, _simulated(folder, study, own.get("track"))
+        if not _stopped(folder):
+            folder.refuse_used()
+        return folder.path, _simulated(folder, study, config)
 
 
-def _simulated(folder: RunFolder, study: Study, track: Any) -> Simulation:
-    """The simulation, recorded in its folder."""
+def _stopped(folder: RunFolder) -> bool:
+    """Whether a simulation in this folder was stopped before its end: there is nothing to lose."""
+    try:
+        manifest = folder.manifest()
+    except Damaged:
+        return False
+    return manifest.get("engine") == {"name": ENGINE} and manifest.get("status") != "done"
+
+
+def simulate_again(folder: RunFolder, overrides: Sequence[str]) -> RunResult:
+    """Repeat a stored simulation: it takes a moment and has no checkpoints."""
+    recover_manifest(folder)
+    words = shlex.split(folder.manifest().get("command") or "")
+    if overrides:
+        same = shlex.join([*words, *overrides])
+        raise ArnoError(" ".join(overrides), "a simulation has no checkpoints to continue from", f"try {same} out=DIR")
+    grid, _ = studies(words[2:])
+    config = grid[0].config() | {"out": str(folder.path)}
+    if configs.differences(folder.config(), configs.translated(config)):
+        rule = "its command is not that of config.yaml"
+        raise ArnoError(f"{folder.path / 'manifest.json'}", rule, "start the simulation again with another out=")
+    _simulated(folder, grid[0], config)
+    return RunResult(folder.path)
+
+
+def _simulated(folder: RunFolder, study: Study, config: dict[str, Any]) -> Simulation:
+    """The simulation, recorded in its folder. The manifest comes first: it says that `arno quadratic` runs here."""
     began = perf_counter()
     folder.update_manifest(
         status="running", arno=__version__, python=platform.python_version(), platform=platform.platform(),
         **{name: package(name) for name in ("numpy", "numba", "torch")}, seed=study.seed, parameters=study.dim,
         metrics=[metric.to_json() for metric in METRICS],
-        started=datetime.now().astimezone().isoformat(timespec="seconds"), engine={"name": "quadratic simulation"},
+        started=datetime.now().astimezone().isoformat(timespec="seconds"), engine={"name": ENGINE},
         command="arno quadratic " + " ".join(f"{f.name}={getattr(study, f.name)}" for f in fields(study)
                                              if getattr(study, f.name) != f.default),
     )  # fmt: skip
-    tracking = Tracking(folder.path, track)
+    folder.create(config)
+    tracking = Tracking(folder.path, config.get("track"))
     simulation = simulate(study)
     seconds = perf_counter() - began
     digest = blake2b(digest_size=16)
@@ -140,6 +173,7 @@ def _simulated(folder: RunFolder, study: Study, track: Any) -> Simulation:
         digest.update(array.tobytes())
     write(folder, simulation)
     folder.write_panels([])
+    disk.remove(folder.path / "curves.png")
     draw_one(simulation, folder.path / "curves.png")
     folder.update_manifest(
         status="done", rounds=study.epochs, best_round=study.epochs, seconds=round(seconds, 4),
@@ -159,8 +193,8 @@ def write(folder: RunFolder, s: Simulation) -> None:
     columns: dict[str, Any] = {"gap": s.gap, "distance": s.distance, "loss_evaluations": s.evaluations}
     columns |= {"rho": s.rho, "rho_star": s.rho_star} if len(s.rho) else {}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    text = "".join(metrics.line({"round": t, **dict(zip(columns, row, strict=True))}) for t, row in enumerate(rows, 1))
-    folder.write_text(metrics.NAME, text)
+    named = ({"round": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(rows, 1))
+    folder.write_text(metrics.NAME, "".join(metrics.line(row, folder.mark) for row in named))
     rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
     columns = {"round": rounds, "client": s.chosen.ravel()}
     arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.metric import Metric
 from ..records import clients
-from ..records.folder import RunFolder
+from ..records.folder import COUNTS, RunFolder
+from .given import again
 from .trust import check
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ class RunResult:
     rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round.
     metrics: the declarations of the scores. final, best: the vector after the last round, and the best one by
     validation data. model(): the network with those weights. trust: `problem` and `model` may import files of the user
-    that the run names, although this user has not used them for this run.
+    that the run names, although this user has not used them for this run. data, network: the objects with which the run
+    was started from Python, which `problem` and `model` need.
     """
 
-    def __init__(self, path: Path | str, trust: bool = False) -> None:
+    def __init__(self, path: Path | str, trust: bool = False, *, data: Any = None, network: Any = None) -> None:
         self.folder = RunFolder.open(Path(path))
-        self.path, self.trust = self.folder.path, trust
+        self.path, self.trust, self._objects = self.folder.path, trust, (data, network)
 
     def __repr__(self) -> str:
         return f"RunResult({str(self.path)!r})"
@@ -45,6 +47,11 @@ class RunResult:
     def rows(self) -> list[dict[str, Any]]:
         """`metrics.jsonl`, what each round recorded."""
         return self.folder.rows()
+
+    @property
+    def dropped(self) -> int:
+        """How often a client was left out of its round, because it diverged or its training failed."""
+        return sum(row["dropped"] for row in self.rows if isinstance(row.get("dropped"), int))
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -63,16 +70,37 @@ class RunResult:
         """`clients.parquet`, one row per client and round; of an unfinished run, what it has saved."""
         import pandas as pd
 
+        saved = self.folder.saved()
+        if saved and not (self.path / "clients.parquet").exists():
+            from ..records.whole import verify_clients
+
+            last = int(saved[-1].stem)
+            verify_clients(self.folder, last, {row["round"]: row["clients"] for row in self.rows if row["round"] <= last})
         pieces = [clients.load(piece).to_pandas() for piece in self.folder.client_records()]
         return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])
+
+    def client_scores(self) -> pd.DataFrame:
+        """One row per client: its number and name, its samples, its scores after the last round.
+
+        own_…: the global model on the client's own test samples. personal_…: the client's personal model on the same.
+        The frame is empty if the run is not finished, or if it scored no single clients: `data.client_test=0.2` keeps
+        samples for that.
+        """
+        import pandas as pd
+
+        path = self.folder.verified("client_scores.parquet")
+        if not path.exists():
+            return pd.DataFrame(columns=["round", "client", "samples", "tested"])
+        frame: pd.DataFrame = clients.load(path).to_pandas()
+        return frame
 
     @cached_property
     def counts(self) -> NDArray[np.int32] | None:
         """How many samples of each class each client holds, [clients, classes]; None if the run did not record it."""
         from ..data.archives import read_npy
 
-        path = self.path / "counts.npy"
-        return read_npy(self.folder.verified(path.name)) if path.exists() else None
+        path = self.folder.verified(COUNTS)
+        return read_npy(path) if path.exists() else None
 
     @cached_property
     def final(self) -> Tensor:
@@ -85,6 +113,11 @@ class RunResult:
         return self._vector("best")
 
     @cached_property
+    def start(self) -> Tensor:
+        """The model before the first round, if the network was an object of a Python program."""
+        return self._vector("start")
+
+    @cached_property
     def problem(self) -> Problem:
         """The problem (data, partition, network), built again from the configuration; see `runs/trust.py`."""
         from ..config import build
@@ -93,6 +126,7 @@ class RunResult:
         if not self.trust:
             check(self.path, self.config)
         config = current(self.config)
+        again(self.path, config, *self._objects)
         problem: Problem = build.problems.build(config["problem"], config)
         return problem
 

@@ -10,23 +10,38 @@ from ..config import build
 from ..config import settings as configs
 from ..core.federation import Federation
 from ..core.part import Part
+from ..core.room import allocating
 from ..errors import ArnoError
 from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder
 from ..records.lock import writing
-from ..records.whole import newest, recover_manifest, verify
+from ..records.whole import newest, recover_manifest, refuse_other_config, verify
 from ..tracking.follow import asked
 from . import warm_start
+from .estimate import check as check_room
+from .estimate import refuse_records
+from .given import again, from_python
+from .given import settings as given_objects
 from .release_0_1 import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet
 from .result import RunResult
 from .trust import check, named, note
 
+#: What the user must know when a run continues that did not count all bytes.
+EARLIER_BYTES = "bytes of earlier rounds are those of uploaded models; all that a method sends is counted from round"
+
 __all__ = ["Interrupted", "RunResult", "execute", "resume", "run"]
 
 
-def run(*overrides: str, method: Any = None, progress: Progress | None = None, **settings: Any) -> RunResult:
+def run(
+    *overrides: str,
+    method: Any = None,
+    data: Any = None,
+    model: Any = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> RunResult:
     """Train a federation; the same settings as on the command line, as strings or keywords.
 
     >>> import arno
@@ -35,12 +50,15 @@ def run(*overrides: str, method: Any = None, progress: Progress | None = None, *
 
     overrides: `key=value` strings.
     method: a method's name, or a list of parts.
-    settings: anything else, sections as dictionaries: `local={"lr": 0.1}`, `data="digits"`.
+    data: the name of a data set, or an `arno.Data`.
+    model: the name of a network; or a `torch.nn.Module`, whose weights are the start whatever the seed; or its class or
+        a function, which makes the network without arguments or with the shape of a sample and the number of outputs.
+    settings: anything else, sections as dictionaries: `local={"lr": 0.1}`.
     """
     parts = None
     if isinstance(method, Sequence) and not isinstance(method, str):
         parts, method = list(method), None
-    given = settings if method is None else {"method": method, **settings}
+    given = settings | given_objects(data, model) | ({} if method is None else {"method": method})
     config = configs.plain(configs.compose(overrides, given))
     return execute(config, progress or Quiet(), parts)
 
@@ -48,32 +66,43 @@ def run(*overrides: str, method: Any = None, progress: Progress | None = None, *
 def resume(
     path: Path | str,
     *overrides: str,
+    data: Any = None,
+    model: Any = None,
     parts: Sequence[Part] | None = None,
     progress: Progress | None = None,
     previous: bool = False,
     pictures: bool = True,
     trust: bool = False,
     allowed: Sequence[str] = (),
+    until: int | None = None,
 ) -> RunResult:
     """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped.
 
+    data, model: the objects with which the run was started, if it was started with such. Other ones are refused.
     trust: import the user's own files that the run names, although this user has not used them for this run.
     allowed: such files that may be imported.
+    until: stop after this round, saved; by default the last one.
     """
     folder = RunFolder.open(Path(path))
     with writing(folder.path, "a run"):
         before, allowed = folder.config(), [*allowed, *named(overrides)]
+        refuse_other_config(folder)
+        if "engine" not in before and before.get("problem", {}).get("kind") == "quadratic":  # a run stores its engine
+            from .quadratic import simulate_again
+
+            return simulate_again(folder, overrides)
         if not trust:
             check(folder.path, before, allowed)
         note(folder.path, before)
         before = configs.current(before)
+        again(folder.path, before, data, model)
         config = configs.plain(configs.compose(overrides, before))
         saved = folder.saved()
         if not saved:
             _refuse_changes(before, config)
             notes = recover_manifest(folder)
             folder.rewind(-1)
-            return _execute(config, progress or Quiet(), parts, folder, None, pictures, notes=notes)
+            return _execute(config, progress or Quiet(), parts, folder, None, pictures, notes=notes, until=until)
         if previous and len(saved) < 2:
             raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
         loaded, notes = newest(folder, previous)
@@ -87,18 +116,23 @@ def resume(
             raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
         verify(folder, loaded)
         notes += recover_manifest(folder)
-        return _execute(config, progress or Quiet(), parts, folder, loaded, pictures, notes=notes)
+        return _execute(config, progress or Quiet(), parts, folder, loaded, pictures, notes=notes, until=until)
 
 
 def execute(
-    config: dict[str, Any], progress: Progress, parts: Sequence[Part] | None = None, *, pictures: bool = True
+    config: dict[str, Any],
+    progress: Progress,
+    parts: Sequence[Part] | None = None,
+    *,
+    pictures: bool = True,
+    until: int | None = None,
 ) -> RunResult:
-    """Run a resolved configuration in a new folder."""
+    """Run a resolved configuration in a new folder, to its last round or to the round `until`."""
     folder = RunFolder.new(config)
     existed, runs = folder.path.exists(), folder.path.parent.exists()
     try:
         with writing(folder.path, "a run"):
-            return _execute(config, progress, parts, folder, None, pictures, new=True)
+            return _execute(config, progress, parts, folder, None, pictures, new=True, until=until)
     finally:
         if not existed:
             folder.remove_if_empty(not runs)
@@ -113,6 +147,7 @@ def _execute(
     pictures: bool,
     new: bool = False,
     notes: Sequence[str] = (),
+    until: int | None = None,
 ) -> RunResult:
     """Run or continue a configuration in a folder that this process may write.
 
@@ -121,21 +156,34 @@ def _execute(
     if new:
         folder.refuse_used()
     asked(config["track"])
-    fed, totals = build.federation(config, parts), Totals()
+    refuse_records(config)
+    with allocating():
+        fed, totals = build.federation(config, parts), Totals()
+    try:
+        tight = check_room(config, fed, folder.path)
+    except ArnoError:
+        fed.engine.close()
+        raise
     if config["load"] and saved is None:
         warm_start.begin(fed, config)
     totals.first = fed.t + 1
     if new:
+        note(folder.path, config)  # the configuration comes last: with it the run can be resumed
+        if config["model"]["kind"] == "python":  # no file says how to make it again
+            checkpoints.write_tensors(folder.path / "start.safetensors", {"w": fed.w})
         folder.create(config)
-        note(folder.path, config)
     else:
         _refuse_other_data(folder, fed)
         folder.write_config(config)
     if saved is not None:
         fed.restore(saved.federation)
         totals = Totals(**saved.run)
+        if "downloaded_bytes" not in saved.run:
+            notes = [*notes, f"{EARLIER_BYTES} {saved.round + 1} on"]
         folder.rewind(saved.round)
-    Loop(config, fed, totals, folder, progress, notes).run(command=parts is None, pictures=pictures)
+    with allocating():
+        loop = Loop(config, fed, totals, folder, progress, [*notes, *tight], until)
+        loop.run(command=parts is None and not from_python(config), pictures=pictures)
     return RunResult(folder.path)
 
 

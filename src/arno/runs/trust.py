@@ -59,7 +59,7 @@ def check(folder: Path, config: Mapping[str, Any], allowed: Collection[str] = ()
         raise ArnoError(
             f"{folder} names {', '.join(unknown)}",
             f"continuing it would run code from {files}, which you have not used for this run on this machine",
-            "read the code, then add --trust, or name it again (method.target=…)",
+            "read the code, then add --trust, or name it again (GROUP.target=FILE:NAME)",
         )
 
 

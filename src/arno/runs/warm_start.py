@@ -36,7 +36,7 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
             f"it counts all stages, and the model at load has {saved.round} behind it",
             f"try rounds={saved.round + 100}",
         )
-    fed.w, fed.t = w.to(fed.w.device, fed.w.dtype), saved.round
+    fed.begin_at(w, saved.round)
 
 
 def find(text: str) -> Path:

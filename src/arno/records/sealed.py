@@ -1,0 +1,45 @@
+"""Small JSON files that begin with the checksum of what follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .damage import checksum, content, damaged
+
+#: How such a file begins, before its checksum.
+BEGIN = '{\n  "crc": "'
+
+
+def text(values: Mapping[str, Any]) -> str:
+    """The text of a file.
+
+    >>> text({"status": "done"})
+    '{\\n  "crc": "32a7f906",\\n  "status": "done"\\n}\\n'
+    """
+    rest = json.dumps(dict(values), indent=2, ensure_ascii=False).removeprefix("{\n") + "\n"
+    return f'{BEGIN}{checksum(rest.encode())}",\n{rest}'
+
+
+def read(path: Path, folder: Path, *first: str) -> dict[str, Any]:
+    """The values of a file; refuses a damaged one.
+
+    first: with which names files of release 0.1 begin, which have no checksum.
+    """
+    try:
+        found = content(path, folder).decode()
+        loaded = json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"cannot be read ({error})", folder) from error
+    if not isinstance(loaded, dict):
+        raise damaged(path, "cannot be read (it holds no names)", folder)
+    if found.startswith(BEGIN):
+        crc, _, rest = found.removeprefix(BEGIN).partition('",\n')
+        if crc != checksum(rest.encode()):
+            raise damaged(path, "is damaged: its checksum does not match", folder)
+        del loaded["crc"]
+    elif next(iter(loaded), first[0]) not in first:
+        raise damaged(path, "is damaged: it begins with no checksum", folder)
+    return loaded
