@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results check test fuzz lint format bench bench-peers docs clean
+.PHONY: help demo results check test torture fuzz lint format bench bench-peers docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -22,7 +22,10 @@ check: lint  ## lint, types, laws and units, in less than a minute: after every 
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow' tests/laws tests/kernels tests/unit
 
 test: lint  ## lint, type check and tests
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+torture: $(VENV)/.dev  ## kill, damage, fill and double everything that Arno writes, 1,600 times; ARGS= for more
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture/torture.py $(ARGS)
 
 fuzz: $(VENV)/.dev  ## read 11,000 hostile inputs of every kind; ARGS= for more
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py $(ARGS)
@@ -54,6 +57,9 @@ bench-peers: $(VENV)/.dev $(PEERS:%=.peers/%/.installed)  ## Arno, a hand-writte
 docs: $(VENV)/.docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+lock: $(VENV)/.dev  ## write requirements/*.txt, the digests of what make installs, after a change of versions
+	$(BIN)/python tools/lock.py
+
 clean:  ## remove what make made
 	rm -rf $(VENV) .peers site demo build
 
@@ -61,12 +67,17 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: Python {v[0]}.{v[1]}: Arno needs 3.11 or later; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# torch first and alone: where a build of this version is at hand (a CPU wheel, say), pip takes that one.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) $(TORCH)
-	$(PIP) -c constraints.txt -e .
+# What a lock file covers is installed from it, each wheel verified by its digest; elsewhere by version only.
+# torch alone: where a build of this version is at hand (a CPU wheel, say), pip takes that one.
+LOCKED = $(PIP) --require-hashes --no-deps --only-binary :all: -r requirements/$(1).txt
+COVERED = $(BIN)/python tools/lock.py --covers $(1)
+
+$(VENV)/.installed: pyproject.toml constraints.txt requirements/core.txt | $(VENV)/bin/python
+	if $(call COVERED,core); then $(call LOCKED,core); else $(PIP) -c constraints.txt $(TORCH) setuptools; fi
+	$(PIP) -c constraints.txt $(TORCH)
+	if $(call COVERED,core); then $(PIP) --no-deps --no-build-isolation -e .; else $(PIP) -c constraints.txt -e .; fi
 	@touch $@
 
-$(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e '.[$*]'
+$(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed requirements/%.txt
+	if $(call COVERED,$*); then $(call LOCKED,$*); else $(PIP) -c constraints.txt -e '.[$*]'; fi
 	@touch $@
