@@ -1,7 +1,7 @@
 """Conformance: replay cases that specify what a method computes, with the same classes that `arno run` uses.
 
 A case is an `.npz` without pickles that holds data, start, participation and batch order, so that no randomness is
-left, and the expected trajectory in float64. The packaged cases lie in `arno/conformance`.
+left, and the expected trajectory in float64. The packaged cases are in `arno/conformance`.
 """
 
 from __future__ import annotations

@@ -180,3 +180,23 @@ def law_baselines_that_are_switched_off_are_fedavg() -> None:
     }
     for name, settings in off.items():
         same(federate(network(), [Fixed(HALF), *make(name, **settings)], 4).w, base)
+
+
+def law_label_skew_baselines_without_anything_to_correct_are_fedavg() -> None:
+    two = network(classes=2)
+    base = federate(two, [Fixed(HALF)], 3).w
+    same(federate(two, [Fixed(HALF), *make("fedntd", beta=3.0, tau=2.0)], 3).w, base)
+    even = network(balanced=True)
+    plain = federate(even, [Fixed(HALF)], 3).w
+    same(federate(even, [Fixed(HALF), *make("fedlc", tau=2.0)], 3).w, plain)
+    uneven = federate(network(), [Fixed(HALF), *make("fedlc", tau=2.0)], 3).w
+    assert float((uneven - federate(network(), [Fixed(HALF)], 3).w).norm()) > 1e-3
+
+
+def law_feddc_of_one_client_has_no_gradient_correction() -> None:
+    problem, alpha, lr = quadratic(n=1), 0.4, 0.05
+    fed = federate(problem, [part := DriftCorrection(alpha)], 1, epochs=1, lr=lr)
+    w, h = fed.w.clone(), part.h[torch.tensor([0])][0]
+    fed.round()
+    moved = -lr * (problem.h[0] @ w - problem.e[0] + alpha * h)
+    same(fed.w - w, moved + h + moved)

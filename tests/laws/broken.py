@@ -45,7 +45,7 @@ KILLED, SURVIVED, CRASHED = 1, 0, 2
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake that somebody could make, and the law that must notice it.
+    """A mistake that is easy to make, and the law that must notice it.
 
     module: relative to `src/arno`. where: the function, method, class or constant in it.
     changes: patterns and what replaces them.

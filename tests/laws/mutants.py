@@ -1,4 +1,4 @@
-"""Mistakes that somebody could make, each with the law that must notice it. `broken.py` explains the patterns."""
+"""Mistakes that are easy to make, each with the law that must notice it. `broken.py` explains the patterns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ breaks(
     "core/local.py", "descend", "momentum_and_clipping_are_those_of_torch",
     {
         "G.add_(P - A, alpha=J.mu)": "G.add_(P - A, alpha=J.mu)",
-        "G.add_(P, alpha=S.weight_decay)": "G.add_(A, alpha=S.weight_decay)",
+        "if D: G.add_(P, alpha=D)": "if D: G.add_(A, alpha=D)",
     },
     {"A.clamp(max=1.0)": "A.clamp(max=1e9)"},
     {"V.mul_(S.momentum).add_(G)": "V.mul_(S.momentum).add_(G, alpha=1 - S.momentum)"},
@@ -562,4 +562,57 @@ breaks(
 breaks(
     "core/steps.py", "ala", "fedala_learns_weights_between_zero_and_one",
     {"A.clamp(0, 1)": "A"},
+)  # fmt: skip
+breaks(
+    "methods/keep.py", "lg_fedavg", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
+    {"Keep('body')": "Keep('head')"},
+)  # fmt: skip
+breaks(
+    "methods/keep.py", "fedper", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
+    {"Keep('head')": "Keep('body')"},
+)  # fmt: skip
+breaks(
+    "methods/ditto.py", "PersonalModel.start", "ditto_with_a_full_pull_steps_from_the_global_model",
+    {"F >= 2": "False"},
+    {"(self._lam[A] * B).max()": "self._lam[A].max() * B.max()"},
+)  # fmt: skip
+breaks(
+    "core/local.py", "sgd", "ditto_with_a_full_pull_steps_from_the_global_model",
+    {"A if P.pulled else None": "None"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "apfl", "apfl_sends_the_mixture_to_the_clients_minimum_where_w_is_held",
+    {"A * V + (1 - A) * W": "V"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "pfedme", "pfedme_without_a_pull_is_local_sgd_with_the_inner_rate",
+    {"T - R * (G + D * T + P)": "T - job.lr * (G + D * T + P)"},
+    {"G + D * T + P": "G + P"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "meta", "per_fedavg_contracts_quadratics_as_its_formula_says",
+    {"G(W + D * S, B) - C": "G(W, B) - C"},
+    {"W - J.lr * (S - A * H)": "W - J.lr * S"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "ala", "fedala_starts_at_the_global_model_outside_the_last_layers",
+    {"torch.where(C, O + A * W, S)": "torch.where(C, O + A * W, O)"},
+)  # fmt: skip
+breaks(
+    "core/federation.py", "Federation.round", "running_statistics_are_in_no_norm_and_no_momentum",
+    {"V[self.layout.d:] = 0": "pass"},
+)  # fmt: skip
+breaks(
+    "core/traffic.py", "traffic", "parts_declare_what_they_send",
+    {"[M + D * V for M, V in S]": "[M for M, V in S]"},
+    {"M + U * V + E": "M + E"},
+    {"M + U * V + E": "M + U * V"},
+)  # fmt: skip
+breaks(
+    "methods/fedlc.py", "Calibrated.__call__", "label_skew_baselines_without_anything_to_correct_are_fedavg",
+    {"A ** -0.25": "A ** -0.25 * torch.arange(len(A))"},
+)  # fmt: skip
+breaks(
+    "methods/feddc.py", "DriftCorrection.send", "feddc_of_one_client_has_no_gradient_correction",
+    {"G - self._mean": "G"},
 )  # fmt: skip

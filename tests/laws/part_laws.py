@@ -117,7 +117,7 @@ def law_two_parts_in_one_role_are_refused() -> None:
         assert role in why
         assert "leave one of them out" in why
         assert refusal(other, one) == why
-    assert "can stand in a method once" in refusal(Varp(), Varp())
+    assert "a method can hold a part once" in refusal(Varp(), Varp())
 
 
 class Doubled(Part):

@@ -12,8 +12,12 @@ from torch.nn import functional as F
 from arno.core.federation import Federation
 from arno.core.work import SGD
 from arno.data.dataset import Transform
+from arno.errors import ArnoError
 from arno.methods.apfl import Mixture
+from arno.methods.ditto import PersonalModel
+from arno.methods.fedacg import LookAhead
 from arno.methods.fedala import LocalAggregation
+from arno.methods.fedexp import Extrapolation
 from arno.methods.keep import Keep
 from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised
@@ -160,12 +164,6 @@ def law_apfl_mixes_the_global_and_the_local_model() -> None:
             same(fed.personal(ALL), fed.w.expand(8, -1))
         if alpha == 1:
             same(fed.personal(ALL)[2], alone(net, 2, 3, **settings))
-    problem = Quadratic(torch.full((8,), 2.0, dtype=torch.float64), quadratic().e)
-    held = federate(problem, make("apfl", alpha=0.3, adaptive=False), 400, lr=0.1, server_lr=0.0)
-    drift = held.parts[-1]
-    assert isinstance(drift, Mixture)
-    mixed = 0.3 * drift.v[ALL] + 0.7 * held.w
-    assert float((mixed - problem.e / 2.0).abs().max()) < 0.5 * float((held.w - problem.e / 2.0).abs().max())
 
 
 def law_apfl_learns_its_share_within_bounds() -> None:
@@ -239,3 +237,93 @@ def law_fedala_learns_weights_between_zero_and_one() -> None:
     assert torch.isfinite(wild.w).all()
     same(wild.personal(torch.tensor([5]))[0], wild.w)
     same(wild.personal(torch.tensor([0]))[0], part.own[torch.tensor([0])][0])
+
+
+def law_on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg() -> None:
+    layer = network(hidden=())
+    same(run("fedper", layer).personal(ALL), run("local", layer).personal(ALL))
+    same(run("fedper", layer).w, layer.init(0))
+    same(run("lg_fedavg", layer).w, run("fedavg", layer).w)
+
+
+def law_ditto_with_a_full_pull_steps_from_the_global_model() -> None:
+    problem, lr = quadratic(), 0.05
+    settings: dict[str, Any] = {"epochs": 1, "lr": lr}
+    fed = federate(problem, [Fixed([[1, 4]]), part := PersonalModel(1 / lr)], 2, **settings)
+    w, v = fed.w.clone(), part.v[ALL]
+    fed.round()
+    for k in (1, 4):
+        same(part.v[torch.tensor([k])][0], w - lr * (problem.h[k] @ v[k] - problem.e[k]))
+    rates, pulls = [0.5, *[0.1] * 7], [0.1, *[5.0] * 7]  # their products stay below 2
+    federate(problem, make("ditto", lam=pulls), 0, lr=rates)
+    assert refused(lambda: federate(problem, make("ditto", lam=[5.0, *[0.1] * 7]), 0, lr=rates))
+
+
+def law_apfl_sends_the_mixture_to_the_clients_minimum_where_w_is_held() -> None:
+    problem = Quadratic(torch.full((8,), 2.0, dtype=torch.float64), quadratic().e)
+    fed = federate(problem, make("apfl", alpha=0.8, adaptive=False), 120, lr=0.3, epochs=1, server_lr=0.0)
+    same(fed.personal(ALL), problem.e / 2.0, 1e-9)
+
+
+def law_pfedme_without_a_pull_is_local_sgd_with_the_inner_rate() -> None:
+    net, settings = network(), {"sgd": SGD(shuffle=False, weight_decay=0.1)}
+    fed = federate(net, [Fixed([[2]]), *make("pfedme", lam=0.0, inner_steps=1, inner_lr=0.2)], 1, **settings)
+    same(fed.w, net.init(0))
+    same(fed.personal(ALL)[2], federate(net, [Fixed([[2]])], 1, lr=0.2, **settings).w)
+
+
+def law_per_fedavg_contracts_quadratics_as_its_formula_says() -> None:
+    h, alpha, lr = 2.0, 0.2, 0.1
+    problem = Quadratic(torch.full((8,), h, dtype=torch.float64), quadratic().e)
+    start, minimum = problem.init(0), problem.e[3] / h
+    for variant, factor in (("exact", (1 - alpha * h) ** 2), ("hf", (1 - alpha * h) ** 2), ("fo", 1 - alpha * h)):
+        part = make("per_fedavg", alpha=alpha, variant=variant, delta=0.5)
+        fed = federate(problem, [Fixed([[3]]), *part], 1, epochs=1, lr=lr)
+        same(fed.w - minimum, (1 - lr * h * factor) * (start - minimum))
+
+
+def law_fedala_starts_at_the_global_model_outside_the_last_layers() -> None:
+    net = network()
+    moved = federate(net, [Fixed([[0, 1]]), part := LocalAggregation(eta=2.0, start_epochs=3)], 1)
+    moved._lr = moved.per_client(1e-13, "local.lr")  # the second round shows its start
+    w, own = moved.w.clone(), part.own[ALL]
+    moved.round()
+    head = net.layout.mask("head")
+    found, weights = part.own[torch.tensor([0])][0], part.weights[torch.tensor([0])][0]
+    same(found[~head], w[~head], 1e-10)
+    same(found[head], (own[0] + (w - own[0]))[head] * weights + own[0][head] * (1 - weights), 1e-10)
+    assert float(weights.min()) < 1
+
+
+def law_running_statistics_are_in_no_norm_and_no_momentum() -> None:
+    problem = normed()
+    tail = slice(problem.layout.d, None)
+    fed = federate(problem, [Fixed(HALF), exp := Extrapolation(1e-3)], 1)
+    deltas = torch.stack([federate(problem, [Fixed([[k]])], 1).w - problem.init(0) for k in HALF[0]])
+    mean = deltas.mean(0)
+    rows, step = deltas[:, : problem.layout.d], mean[: problem.layout.d]
+    same(
+        torch.tensor(exp.step, dtype=torch.float64),
+        (rows.square().sum(1).mean() / (2 * (step @ step + 1e-3))).clamp(min=1),
+    )
+    same(fed.w[tail], (problem.init(0) + mean)[tail])
+    ahead = federate(problem, [Fixed(HALF), part := LookAhead(0.9, 0.0)], 2)
+    assert not part.m[tail].any()
+    assert torch.isfinite(ahead.w).all()
+
+
+def law_parts_declare_what_they_send() -> None:
+    d = network().layout.d
+    for name, down, up in (("fedavg", d, d), ("scaffold", 2 * d, 2 * d), ("mime", 3 * d, 2 * d), ("fedexp", d, d + 1)):
+        record = run(name, network(), 0).round()
+        assert set(record.clients["downloaded"]) == {down}, name
+        assert set(record.clients["uploaded"]) == {up}, name
+
+
+def refused(attempt: Any) -> bool:
+    """Whether something is refused with a reason."""
+    try:
+        attempt()
+    except ArnoError:
+        return True
+    return False

@@ -30,17 +30,20 @@ def quadratic(n: int = 8, d: int = 6) -> Quadratic:
     return Quadratic(h, torch.randn(n, d, generator=g, dtype=torch.float64))
 
 
-def network(n: int = 8, hidden: Sequence[int] = (7,)) -> Supervised:
-    """A small network on clients of unequal size, without normalisation."""
+def network(n: int = 8, hidden: Sequence[int] = (7,), classes: int = 3, balanced: bool = False) -> Supervised:
+    """A small network on clients of unequal size, without normalisation; balanced: each holds all classes equally."""
     g = torch.Generator().manual_seed(5)
     sizes = torch.tensor([0, *(4 + 2 * k for k in range(n))])
     x = torch.randn(int(sizes.sum()), 5, generator=g, dtype=torch.float64)
-    y = torch.randint(0, 3, (len(x),), generator=g)
+    y = torch.randint(0, classes, (len(x),), generator=g)
+    if balanced:
+        sizes[1:] = 6
+        x, y = x[: 6 * n], torch.arange(6 * n) % classes
     return Supervised(
         x,
         y,
         Partition(torch.arange(len(x)), sizes.cumsum(0)),
-        lambda: MLP(5, hidden, 3, "tanh"),
+        lambda: MLP(5, hidden, classes, "tanh"),
         transform=Transform((0.0,), (1.0,), 1.0),
         dtype=torch.float64,
     )

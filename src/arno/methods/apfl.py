@@ -28,12 +28,17 @@ from .checks import plain_steps
 
 @methods.register(
     "apfl",
+    family="personal",
     paper="Deng et al., 2020, arXiv:2003.13461",
     formula="v_k ← v_k − η α_k ∇f(α_k v_k + (1 − α_k) w_k; b);  w as FedAvg",
     defaults={"weighting": "uniform"},
+    tune={"alpha": "linear(0.1, 0.9)"},
 )
 def apfl(*, alpha: PerClient = 0.5, adaptive: bool = True) -> list[Part]:
-    """A mixture of the global and a personal model.
+    """Each client mixes the global model with one of its own, and learns in which share.
+
+    Helps: where clients differ in how much the global model serves them.
+    Hurts: in time: two gradients per step.
 
     alpha: α, the share of the personal model (its start where it is adaptive); may differ per client.
     adaptive: whether each client learns its α.

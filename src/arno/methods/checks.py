@@ -11,11 +11,14 @@ from ..problems.supervised import Supervised
 
 
 def need_classes(fed: Federation, method: str) -> Supervised:
-    """The problem, if its task is classification."""
+    """The problem, if its task has classes with an output for each of them."""
     problem = fed.problem
     if not isinstance(problem, Supervised) or not problem.task.classes:
         what = problem.task.name if isinstance(problem, Supervised) else "a problem without a network"
         raise ArnoError(f"{method} on {what}", "its loss is defined for classes", "use a classification task")
+    if problem.task.outputs != problem.task.classes:
+        rule = f"its loss needs an output for each of the {problem.task.classes} classes"
+        raise ArnoError(f"{method} on {problem.task.name} with one output", rule, "set task.logits=two")
     return problem
 
 

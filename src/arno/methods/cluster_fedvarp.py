@@ -30,11 +30,16 @@ Clusters = int | Sequence[int]
 
 @methods.register(
     "cluster_fedvarp",
+    family="variance-reduction",
     paper="Jhunjhunwala et al., UAI 2022, arXiv:2207.14130",
     formula="v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}) + (1/N) Σ_j y_{c_j};  y_q ← mean of Δ_i over S ∩ cluster q",
+    tune={"clusters": "int(2, 50)"},
 )
 def cluster_fedvarp(*, clusters: Clusters = 10, by: Literal["random", "labels"] = "random") -> list[Part]:
-    """FedVARP with one memory per cluster.
+    """FedVARP with one stored update per cluster of clients.
+
+    Helps: as FedVARP, where the server cannot store an update of every client.
+    Hurts: where the clients of a cluster hold different data.
 
     clusters: how many there are, or a list with every client's cluster.
     by: how clients are put into them: at random (groups of nearly equal size), or k-means on label histograms.

@@ -16,10 +16,17 @@ from . import parts as registry
 
 
 @methods.register(
-    "compose", paper="your own", formula="the formulas of its parts, in the order of their roles", nested=registry
+    "compose",
+    family="composed",
+    paper="your own",
+    formula="the formulas of its parts, in the order of their roles",
+    nested=registry,
 )
 def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[Part]:
     """The parts that you name, each with its own settings.
+
+    Helps: to combine ideas of several papers, or to leave one out.
+    Hurts: never by itself; contradictory parts are refused with the reason.
 
     parts: their names; their order has no effect, roles order the parts.
 

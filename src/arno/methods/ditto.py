@@ -27,12 +27,17 @@ from . import methods, parts
 
 @methods.register(
     "ditto",
+    family="personal",
     paper="Li et al., ICML 2021, arXiv:2012.04221",
     formula="v_k ← SGD on f_k(v) + λ/2 ‖v − w‖²;  w as FedAvg",
     defaults={"weighting": "uniform"},
+    tune={"lam": "log(0.01, 10)"},
 )
 def ditto(*, lam: PerClient = 1.0, personal_epochs: PerClient | None = None) -> list[Part]:
-    """A personal model near the global one.
+    """Beside the global model each client trains a model of its own that is pulled to the global one.
+
+    Helps: where some clients agree with the global model and others do not; λ chooses between both.
+    Hurts: in time: each client trains two models.
 
     lam: λ; 0 is local training. May differ per client.
     personal_epochs: epochs of the personal model; null: local.epochs. May differ per client.
@@ -54,13 +59,16 @@ class PersonalModel(Part):
 
     def start(self, fed: Federation) -> None:
         """v_k = w⁰."""
-        epochs = fed.local.epochs if self.personal_epochs is None else self.personal_epochs
         self._lam = fed.per_client(self.lam, "method.lam", least=0)
-        self._epochs = fed.per_client(epochs, "method.personal_epochs", least=1, whole=True)
-        fastest = self._lam.largest * fed.per_client(fed.local.lr, "local.lr").largest
+        if self.personal_epochs is None:  # as many as the client trains, also where they are drawn
+            self._epochs = fed.per_client(fed.local.epochs, "local.epochs")
+        else:
+            self._epochs = fed.per_client(self.personal_epochs, "method.personal_epochs", least=0, whole=True)
+        everybody = torch.arange(fed.n)
+        fastest = float((self._lam[everybody] * fed.per_client(fed.local.lr, "local.lr")[everybody]).max())
         if fastest >= 2:
             rule = "λ η must be below 2, or v_k diverges whatever the data are"
-            raise ArnoError(f"λ η = {fastest:g}", rule, "lower method.lam or local.lr")
+            raise ArnoError(f"λ η = {fastest:g} of a client", rule, "lower method.lam or local.lr")
         self.v = fed.table(fed.w)
 
     def send(self, work: Work) -> Work:

@@ -25,13 +25,15 @@ from ..core.part import Part
 from ..core.work import Mat, Result, Rule, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .checks import no_buffers
+from .checks import no_buffers, refuse_roles
 
 
 @methods.register(
     "fedala",
+    family="personal",
     paper="Zhang et al., AAAI 2023, arXiv:2212.01197",
     formula="start: own_k + (w − own_k) ∘ W_k on the last layers;  W_k is learned, in [0, 1]",
+    tune={"eta": "log(0.1, 10)"},
 )
 def fedala(
     *,
@@ -41,7 +43,10 @@ def fedala(
     weight_epochs: int = 1,
     sample_percent: float = 80.0,
 ) -> list[Part]:
-    """Local aggregation with learned weights.
+    """A client starts from a mixture of its own and the global model, with weights that it learns.
+
+    Helps: where the last layers of the global model serve some clients and not others.
+    Hurts: with few samples per client, on which the weights are learned.
 
     layers: p, how many of the last layers with parameters are mixed.
     eta: learning rate of the weights.
@@ -69,6 +74,8 @@ class LocalAggregation(Part):
     def start(self, fed: Federation) -> None:
         """own_k = w⁰, W_k = 1."""
         no_buffers(fed, "FedALA")
+        why = "a client's update holds its mixture, not its steps alone"
+        refuse_roles(fed, self, "FedALA", {"control": why, "window": "weights belong to the layers of the whole model"})
         names = fed.layout.layers()
         good = self.eta >= 0 and min(self.start_epochs, self.weight_epochs) >= 0 and 0 < self.sample_percent <= 100
         if not 1 <= self.layers <= len(names) or not good:
@@ -86,12 +93,11 @@ class LocalAggregation(Part):
         self.seen, self.learned = torch.zeros(fed.n, dtype=torch.bool), torch.zeros(fed.n, dtype=torch.bool)
 
     def send(self, work: Work) -> Work:
-        """The rule, with own_k and W_k; in the first round plain SGD."""
-        if work.round == self._first:
-            return work
+        """The rule, with own_k and W_k, which are not learned in the first round."""
         weights = torch.zeros_like(work.start)
         weights[:, self._chosen] = self.weights[work.clients]
         epochs = torch.where(self.learned[work.clients], self.weight_epochs, self.start_epochs).double()
+        epochs = epochs * (work.round != self._first)
         chosen = self._chosen.to(work.start.dtype).expand(len(work), -1)
         given = {**work.given, "own": self.own[work.clients], "weights": weights, "chosen": chosen}
         rule = Rule("ala", {"eta": self.eta, "share": self.sample_percent / 100})
@@ -101,10 +107,9 @@ class LocalAggregation(Part):
         """Each client keeps its model and its weights."""
         self.own[work.clients] = out.trained(work)
         self.seen[work.clients] = True
-        if work.round != self._first:
-            rows = torch.stack([extra["weights"] for extra in out.extra]).to(out.delta)
-            self.weights[work.clients] = rows[:, self._chosen]
-            self.learned[work.clients] = True
+        rows = torch.stack([extra["weights"] for extra in out.extra]).to(out.delta)
+        self.weights[work.clients] = rows[:, self._chosen]
+        self.learned[work.clients] |= work.round != self._first
         return v
 
     def personal(self, clients: Tensor) -> Mat:

@@ -16,9 +16,15 @@ from . import methods
 from .finetune import FineTune, Group
 
 
-@methods.register("fedavg", paper="McMahan et al., AISTATS 2017, arXiv:1602.05629", formula="w ← w + η_s Σ p_k Δ_k")
+@methods.register(
+    "fedavg", family="global", paper="McMahan et al., AISTATS 2017, arXiv:1602.05629", formula="w ← w + η_s Σ p_k Δ_k"
+)
 def fedavg(*, finetune_epochs: int = 0, finetune_part: Group = "full") -> list[Part]:
-    """Federated averaging: the mean of what the clients learned.
+    """Federated averaging: the server takes the mean of the models that the clients trained.
+
+    Helps: as the baseline of every comparison, and where clients hold similar data.
+    Hurts: with skewed data and many local steps: the clients' models drift apart, and their mean is worse than each of
+        them.
 
     finetune_epochs: epochs with which each client adapts the model to its own data, as its personal model; 0: none.
     finetune_part: full, head or body.

@@ -21,9 +21,18 @@ from ..errors import ArnoError
 from . import methods, parts
 
 
-@methods.register("fedavgm", paper="Hsu et al., 2019, arXiv:1909.06335", formula="M ← β M + Δ̄;  w ← w + η_s M")
+@methods.register(
+    "fedavgm",
+    family="server",
+    paper="Hsu et al., 2019, arXiv:1909.06335",
+    formula="M ← β M + Δ̄;  w ← w + η_s M",
+    tune={"momentum": "linear(0.5, 0.99)"},
+)
 def fedavgm(*, momentum: float = 0.9) -> list[Part]:
     """FedAvg with momentum on the server.
+
+    Helps: with few participants per round, whose mean update is noisy, and over long runs.
+    Hurts: with a large momentum and a large server_lr: the model oscillates.
 
     momentum: β; 0 is FedAvg.
 

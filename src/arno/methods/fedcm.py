@@ -28,11 +28,16 @@ from .fednova import Nova
 
 @methods.register(
     "fedcm",
+    family="variance-reduction",
     paper="Xu et al., 2021, arXiv:2106.10874",
     formula="g ← α ∇ℓ(w_k; b) + (1 − α) M;  M ← −Σ p_k Δ_k/(steps_k η_k)",
+    tune={"alpha": "log(0.05, 1)"},
 )
 def fedcm(*, alpha: float = 0.1) -> list[Part]:
-    """Client-level momentum: local gradients mixed with the last global one.
+    """Every local gradient is mixed with the mean gradient of the last round.
+
+    Helps: with low participation and skewed data, without state on the clients.
+    Hurts: with a small α and a small learning rate: clients hardly learn from their own data.
 
     alpha: share of the local gradient; 1 is FedAvg.
 
@@ -49,6 +54,7 @@ class ClientMomentum(Part):
 
     alpha: float = 0.1
     roles: ClassVar[frozenset[str]] = frozenset({"control"})
+    vectors: ClassVar[tuple[int, int]] = (1, 0)  # M
 
     def start(self, fed: Federation) -> None:
         """M = 0."""

@@ -30,11 +30,16 @@ Drift = Literal["cohort", "all"]
 
 @methods.register(
     "feddc",
+    family="variance-reduction",
     paper="Gao et al., CVPR 2022, arXiv:2203.11751",
     formula="g ← ∇ℓ + α (w_k + h_k − w) + (g_k − ḡ)/(steps_k η_k);  h_k ← h_k + Δ_k;  v ← Δ̄ + Σ p_k h_k",
+    tune={"alpha": "log(0.005, 1)"},
 )
 def feddc(*, alpha: float = 0.1, drift: Drift = "cohort") -> list[Part]:
-    """Local drift, tracked by each client and decoupled from the global model.
+    """Each client tracks its drift from the global model and corrects it.
+
+    Helps: with skewed data and full participation.
+    Hurts: with low participation, long local training or a large learning rate: drifts add up and the run may diverge.
 
     alpha: weight of the penalty.
     drift: the mean of the drifts over the cohort (the paper), or over all clients (the released program).
@@ -53,6 +58,7 @@ class DriftCorrection(Part):
     alpha: float = 0.1
     drift: Drift = "cohort"
     roles: ClassVar[frozenset[str]] = frozenset({"control", "mean"})
+    vectors: ClassVar[tuple[int, int]] = (1, 1)  # ḡ; h_k
 
     def start(self, fed: Federation) -> None:
         """All states are zero."""

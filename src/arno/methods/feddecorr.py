@@ -32,11 +32,16 @@ Scale = Literal["code", "paper"]
 
 @methods.register(
     "feddecorr",
+    family="label-skew",
     paper="Shi et al., ICLR 2023, arXiv:2210.00226",
     formula="ℓ + β · mean square of the correlations between the dimensions of the representation",
+    tune={"beta": "log(0.01, 1)"},
 )
 def feddecorr(*, beta: float = 0.1, scale: Scale = "code") -> list[Part]:
-    """A penalty on correlated dimensions of the representation.
+    """A penalty keeps the dimensions of each client's representation uncorrelated.
+
+    Helps: with strong label skew and wide representations, which would collapse to few dimensions.
+    Hurts: with small batches, whose correlations are noise, or a large β.
 
     beta: weight of the term; 0 is FedAvg.
     scale: the term as the released program computes it (code), or as the paper prints it (paper).

@@ -24,11 +24,16 @@ from . import methods, parts
 
 @methods.register(
     "feddyn",
+    family="regularised",
     paper="Acar et al., ICLR 2021, arXiv:2111.04263",
     formula="g ← ∇ℓ(w_k; b) − g_k + α (w_k − w);  g_k ← g_k − αΔ_k;  v ← Δ̄ − h/α",
+    tune={"alpha": "log(0.001, 1)"},
 )
 def feddyn(*, alpha: float = 0.01) -> list[Part]:
-    """Dynamic regularisation.
+    """A linear term and a proximal term, changed every round, move the optima of the clients to the global one.
+
+    Helps: with skewed data over many rounds.
+    Hurts: with a small α or a large learning rate: the server's state can grow and the run diverge.
 
     alpha: weight of the regulariser.
 

@@ -24,11 +24,16 @@ from .checks import refuse_roles
 
 @methods.register(
     "fedexp",
+    family="server",
     paper="Jhunjhunwala et al., ICLR 2023, arXiv:2301.09604",
     formula="η_g = max(1, Σ p_k ‖Δ_k‖² / (2 (‖Δ̄‖² + ε)));  w ← w + η_s η_g Δ̄",
+    tune={"epsilon": "log(0.0001, 1)"},
 )
 def fedexp(*, epsilon: float = 0.001, report: Literal["last", "mean_of_two"] = "last") -> list[Part]:
-    """A server step that grows where updates disagree.
+    """The server steps further where the clients' updates disagree.
+
+    Helps: early in a run, and with many clients whose updates are nearly orthogonal.
+    Hurts: near the optimum, where a longer step only adds noise; report=mean_of_two softens that.
 
     epsilon: ε, which bounds the step where updates nearly cancel.
     report: score the last model, or the mean of the last two.
@@ -64,6 +69,10 @@ class Extrapolation(Part):
         """Σ p_k ‖Δ_k‖² over the parameters."""
         self._squares += float(work.weight @ out.delta.square().sum(1))
         return v
+
+    def answered(self, out: Result) -> list[int]:
+        """‖Δ_k‖²."""
+        return [1] * len(out.loss)
 
     def finish(self, t: int, v: Vec) -> Vec:
         """η_g Δ̄."""

@@ -33,11 +33,16 @@ Denominator = Literal["all", "others"]
 
 @methods.register(
     "fedlc",
+    family="label-skew",
     paper="Zhang et al., ICML 2022, arXiv:2209.00189",
     formula="a_c = z_c − τ n_c^{−1/4};  ℓ = −log( e^{a_y} / Σ_{c: n_c>0} e^{a_c} )",
+    tune={"tau": "log(0.1, 2)"},
 )
 def fedlc(*, tau: float = 1.0, denominator: Denominator = "all") -> list[Part]:
-    """Logits calibrated by how many samples of each class a client holds.
+    """The logits of classes that a client seldom holds get a margin, larger for rarer classes.
+
+    Helps: with strong label skew, where clients forget the classes that they do not hold.
+    Hurts: with balanced clients it changes nothing; denominator=others may collapse.
 
     tau: τ, the size of the margins.
     denominator: all classes that the client holds, or the others than the true one (the paper's formula).

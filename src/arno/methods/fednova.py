@@ -25,10 +25,16 @@ from . import methods, parts
 
 
 @methods.register(
-    "fednova", paper="Wang et al., NeurIPS 2020, arXiv:2007.07481", formula="v ← (Σ p_i a_i) Σ p_k Δ_k / a_k"
+    "fednova",
+    family="server",
+    paper="Wang et al., NeurIPS 2020, arXiv:2007.07481",
+    formula="v ← (Σ p_i a_i) Σ p_k Δ_k / a_k",
 )
 def fednova() -> list[Part]:
-    """Normalised averaging: every client's update counts per step, not per round.
+    """Clients that take more local steps get no more weight in the mean.
+
+    Helps: where local.epochs or the numbers of samples differ much between clients.
+    Hurts: little: with equal numbers of steps it is FedAvg.
 
     >>> fednova()
     [Nova()]

@@ -28,11 +28,16 @@ from .checks import need_classes
 
 @methods.register(
     "fedntd",
+    family="label-skew",
     paper="Lee et al., NeurIPS 2022, arXiv:2106.03097",
     formula="ℓ + β τ² KL( softmax(z^g/τ) ‖ softmax(z/τ) ) over the classes other than y",
+    tune={"beta": "log(0.1, 3)", "tau": "log(0.5, 5)"},
 )
 def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> list[Part]:
-    """Distillation of the received model on the classes that are not true.
+    """Each client keeps what the received model says about the classes that are not true.
+
+    Helps: with label skew: clients forget less of the classes that they do not hold.
+    Hurts: early in a run, when the received model knows little.
 
     beta: weight of the term; 0 is FedAvg.
     tau: temperature.

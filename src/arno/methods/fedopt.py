@@ -28,9 +28,19 @@ PAPER = "Reddi et al., ICLR 2021, arXiv:2003.00295"
 DEFAULTS = {"server_lr": 0.01}
 
 
-@methods.register("fedadam", paper=PAPER, formula="V ← β₂ V + (1−β₂) Δ̄²;  w ← w + η_s M/(√V + τ)", defaults=DEFAULTS)
+@methods.register(
+    "fedadam",
+    family="server",
+    paper=PAPER,
+    formula="V ← β₂ V + (1−β₂) Δ̄²;  w ← w + η_s M/(√V + τ)",
+    defaults=DEFAULTS,
+    tune={"beta1": "linear(0, 0.95)", "beta2": "linear(0.9, 0.999)", "tau": "log(0.0001, 0.1)"},
+)
 def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
     """Adam on the server; its default server_lr is 0.01.
+
+    Helps: where the coordinates of the mean update differ much in size, as in language models.
+    Hurts: without a tuned server_lr; the step has about that size in every coordinate.
 
     beta1, beta2: decay of M and V; a larger value averages over more rounds.
     tau: added to √V; a larger value is less adaptive.
@@ -42,16 +52,42 @@ def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> li
 
 
 @methods.register(
-    "fedyogi", paper=PAPER, formula="V ← V − (1−β₂) Δ̄² sign(V − Δ̄²);  w ← w + η_s M/(√V + τ)", defaults=DEFAULTS
+    "fedyogi",
+    family="server",
+    paper=PAPER,
+    formula="V ← V − (1−β₂) Δ̄² sign(V − Δ̄²);  w ← w + η_s M/(√V + τ)",
+    defaults=DEFAULTS,
+    tune={"beta1": "linear(0, 0.95)", "beta2": "linear(0.9, 0.999)", "tau": "log(0.0001, 0.1)"},
 )
 def fedyogi(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
-    """Yogi on the server; settings as for fedadam."""
+    """Yogi on the server: Adam whose second moment grows slowly; its default server_lr is 0.01.
+
+    Helps: as FedAdam, and where updates are rare in some coordinates.
+    Hurts: without a tuned server_lr, as FedAdam.
+
+    beta1, beta2: decay of M and V; a larger value averages over more rounds.
+    tau: added to √V; a larger value is less adaptive.
+    """
     return [ServerAdaptive("yogi", beta1, beta2, tau)]
 
 
-@methods.register("fedadagrad", paper=PAPER, formula="V ← V + Δ̄²;  w ← w + η_s M/(√V + τ)", defaults=DEFAULTS)
+@methods.register(
+    "fedadagrad",
+    family="server",
+    paper=PAPER,
+    formula="V ← V + Δ̄²;  w ← w + η_s M/(√V + τ)",
+    defaults=DEFAULTS,
+    tune={"beta1": "linear(0, 0.95)", "tau": "log(0.0001, 0.1)"},
+)
 def fedadagrad(*, beta1: float = 0.0, tau: float = 1e-3) -> list[Part]:
-    """Adagrad on the server; settings as for fedadam."""
+    """Adagrad on the server; its default server_lr is 0.01.
+
+    Helps: where some coordinates get updates seldom.
+    Hurts: over long runs: its steps only shrink.
+
+    beta1: decay of M.
+    tau: added to √V; a larger value is less adaptive.
+    """
     return [ServerAdaptive("adagrad", beta1, 0.0, tau)]
 
 

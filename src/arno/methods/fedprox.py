@@ -24,11 +24,16 @@ from . import methods, parts
 
 @methods.register(
     "fedprox",
+    family="regularised",
     paper="Li et al., MLSys 2020, arXiv:1812.06127",
     formula="g ← ∇ℓ(w_k; b) + μ_k (w_k − w)",
+    tune={"mu": "log(0.001, 1)"},
 )
 def fedprox(*, mu: PerClient = 0.01) -> list[Part]:
-    """FedAvg with a proximal term on the clients.
+    """FedAvg with a proximal term that keeps each client near the model that it received.
+
+    Helps: where clients do unequal or very much local work, so that their models would drift far.
+    Hurts: with a large μ: clients move too little in a round. With a small μ it is FedAvg.
 
     mu: weight of the proximal term; 0 is FedAvg. May differ per client.
 

@@ -47,9 +47,16 @@ DEFAULTS = {
 
 @methods.register(
     "fedrcl",
+    family="label-skew",
     paper="Seo et al., CVPR 2024, arXiv:2401.04928",
     formula="ℓ + mean over levels and anchors of −log( e^{pos/τ} / (e^{pos/τ} + Σ e^{neg/τ}) ) + divergence penalty",
     defaults=DEFAULTS,
+    tune={
+        "temperature": "log(0.02, 0.5)",
+        "threshold": "linear(0.3, 0.95)",
+        "weight_contrastive": "log(0.1, 10)",
+        "weight_penalty": "log(0.1, 10)",
+    },
 )
 def fedrcl(
     *,
@@ -62,7 +69,10 @@ def fedrcl(
     weight_penalty: float = 1.0,
     levels: tuple[int, ...] = (),
 ) -> list[Part]:
-    """Relaxed contrastive learning on the clients; its local settings default to the paper's.
+    """A contrastive term with a penalty separates the classes in each client's features.
+
+    Helps: on images with label skew, with deep networks of several feature levels.
+    Hurts: with small batches, which hold few pairs of a class, and in time.
 
     loss: relaxed (the paper's), supcon (plain supervised contrastive), align (stay near the global model's features).
     temperature: τ.

@@ -24,12 +24,17 @@ from .keep import Keep
 
 @methods.register(
     "fedrep",
+    family="personal",
     paper="Collins et al., ICML 2021, arXiv:2102.07078",
     formula="head_k ← SGD on the head;  then body ← SGD on the body;  w ← FedAvg of the bodies",
     defaults={"weighting": "uniform"},
+    tune={"head_epochs": "int(1, 20)"},
 )
 def fedrep(*, head_epochs: PerClient = 10) -> list[Part]:
-    """Head first, then body; the head stays with the client.
+    """Each client trains its own last layer first, then the shared layers under it.
+
+    Helps: with label skew and many clients with few samples.
+    Hurts: in time: the epochs of the head come on top.
 
     head_epochs: epochs of the head (local.epochs are those of the body); may differ per client.
 
@@ -50,7 +55,7 @@ class HeadThenBody(Keep):
     def start(self, fed: Federation) -> None:
         """Every head begins at w⁰."""
         super().start(fed)
-        self._epochs = fed.per_client(self.head_epochs, "method.head_epochs", least=1, whole=True)
+        self._epochs = fed.per_client(self.head_epochs, "method.head_epochs", least=0, whole=True)
 
     def send(self, work: Work) -> Work:
         """The two phases."""

@@ -22,11 +22,16 @@ from . import methods, parts
 
 @methods.register(
     "fedsam",
+    family="regularised",
     paper="Qu et al., ICML 2022, arXiv:2206.02618",
     formula="g ← ∇ℓ(w_k + ρ ∇ℓ/‖∇ℓ‖; b)",
+    tune={"rho": "log(0.01, 0.5)"},
 )
 def fedsam(*, rho: float = 0.05) -> list[Part]:
-    """Sharpness-aware minimisation on the clients; two gradients per step.
+    """Clients take the gradient at the worst point near their model, which leads to flat minima.
+
+    Helps: with skewed data and over-fitting clients.
+    Hurts: in time: two gradients per step; with a large ρ the model learns slowly.
 
     rho: ρ, how far the ascent goes; 0 is FedAvg.
 

@@ -24,8 +24,10 @@ from .window import Mode, Window
 
 @methods.register(
     "fedscavar",
+    family="composed",
     paper="composition of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP",
     formula="v ← (1/m) Σ (Δ_k − y_{c_k}|I_k) + (1/N) Σ_j y_{c_j};  g ← ∇ℓ + μ_k (w_k − w) − c_k + c on I_k",
+    tune={"mu": "log(0.001, 1)", "clusters": "int(2, 50)"},
 )
 def fedscavar(
     *,
@@ -35,7 +37,10 @@ def fedscavar(
     by: Literal["random", "labels"] = "random",
     mode: Mode = "extract",
 ) -> list[Part]:
-    """Everything at once: window, proximal term, control variates, cluster variance reduction.
+    """Sub-models, a proximal term, control variates and cluster variance reduction at once.
+
+    Helps: where small clients with skewed data take part seldom.
+    Hurts: where one of its four parts already hurts; compare with each of them.
 
     beta: share of each layer's units that a client trains; 1 trains the whole model.
     mu: weight of the proximal term; 0 leaves it out.

@@ -24,11 +24,15 @@ from . import methods, parts
 
 @methods.register(
     "fedvarp",
+    family="variance-reduction",
     paper="Jhunjhunwala et al., UAI 2022, arXiv:2207.14130",
     formula="v ← (1/m) Σ_{k∈S} (Δ_k − y_k) + (1/N) Σ_j y_j;  y_k ← Δ_k",
 )
 def fedvarp() -> list[Part]:
-    """Variance reduction over clients: the server stores the last update of every client.
+    """The server stores the last update of every client and uses it in rounds that the client misses.
+
+    Helps: with low participation and clients that hold different data.
+    Hurts: with long gaps between two rounds of a client: its stored update is old. It needs a row of memory per client.
 
     >>> fedvarp()
     [Varp()]

@@ -31,11 +31,16 @@ Group = Literal["full", "head", "body"]
 
 @methods.register(
     "fedbabu",
+    family="personal",
     paper="Oh et al., ICLR 2022, arXiv:2106.06042",
     formula="w ← FedAvg of the body, the head stays at w⁰;  personal: fine-tuned from w",
+    tune={"finetune_epochs": "int(1, 20)"},
 )
 def fedbabu(*, finetune_epochs: int = 5, finetune_part: Group = "full") -> list[Part]:
-    """The body is trained under a fixed head; clients fine-tune the result.
+    """The layers below the last are trained under a last layer that never changes; clients fine-tune the result.
+
+    Helps: with label skew, when each client may fine-tune.
+    Hurts: without fine-tuning: the last layer is random.
 
     finetune_epochs: epochs of fine-tuning; 0: all clients use w.
     finetune_part: full, head or body.
@@ -65,11 +70,19 @@ class FineTune(Part):
     def personal(self, clients: Tensor) -> Mat:
         """Some epochs from w, with the client's own rate, batch size and weight decay."""
         if not self.finetune_epochs:
-            return self._fed.w.expand(len(clients), -1)
-        phases = (Phase(moves=self.finetune_part),)
-        return adapted(self._fed, clients, lambda work: replace(
-            work, epochs=torch.full_like(work.epochs, self.finetune_epochs), phases=phases
-        ))  # fmt: skip
+            return self._fed.evaluated().expand(len(clients), -1)
+        return adapted(self._fed, clients, self._asked)
+
+    def _asked(self, work: Work) -> Work:
+        epochs = torch.full_like(work.epochs, self.finetune_epochs)
+        steps = self._fed.clients.steps(work.clients, epochs, work.batch_size).to(work.steps)
+        phases = () if self.finetune_part == "full" else (Phase(moves=self.finetune_part),)
+        return replace(work, epochs=epochs, steps=steps, phases=phases)
+
+
+def has_personal_models(fed: Federation) -> bool:
+    """Whether a part gives clients models of their own in the rounds; fine-tuning for a score changes no round."""
+    return any("personal" in part.roles and type(part) is not FineTune for part in fed.parts)
 
 
 @parts.register("fixed_head")

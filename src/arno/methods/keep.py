@@ -27,9 +27,14 @@ from ..core.work import Mat, Result, Vec, Work
 from . import methods, parts
 
 
-@methods.register("local", paper="no federation", formula="w_k ← local SGD from w_k;  nothing is sent")
+@methods.register(
+    "local", family="personal", paper="no federation", formula="w_k ← local SGD from w_k;  nothing is sent"
+)
 def local() -> list[Part]:
-    """Every client trains alone: the baseline without a federation.
+    """Every client trains alone; nothing is sent.
+
+    Helps: as the baseline without a federation, and where clients have enough data or very different tasks.
+    Hurts: where clients have few samples.
 
     >>> local()
     [Keep(group='full')]
@@ -39,11 +44,15 @@ def local() -> list[Part]:
 
 @methods.register(
     "fedper",
+    family="personal",
     paper="Arivazhagan et al., 2019, arXiv:1912.00818",
     formula="the head stays with the client;  w ← FedAvg of the body",
 )
 def fedper() -> list[Part]:
-    """The last linear layer stays with the client.
+    """The last linear layer stays with the client; the other layers are averaged.
+
+    Helps: with label skew: each client needs other outputs over the same features.
+    Hurts: with feature shift, where the shared layers must differ, and on the model of a new client.
 
     >>> fedper()
     [Keep(group='head')]
@@ -53,11 +62,15 @@ def fedper() -> list[Part]:
 
 @methods.register(
     "lg_fedavg",
+    family="personal",
     paper="Liang et al., 2020, arXiv:2001.01523",
     formula="the body stays with the client;  w ← FedAvg of the head",
 )
 def lg_fedavg() -> list[Part]:
-    """All but the last linear layer stays with the client.
+    """The last linear layer is averaged; the other layers stay with the client.
+
+    Helps: with feature shift: each client learns its own features. It sends very little.
+    Hurts: where clients have few samples: nearly the whole model is trained alone.
 
     >>> lg_fedavg()
     [Keep(group='body')]
@@ -67,12 +80,16 @@ def lg_fedavg() -> list[Part]:
 
 @methods.register(
     "fedbn",
+    family="personal",
     paper="Li et al., ICLR 2021, arXiv:2102.07623",
     formula="normalisation layers stay with the client;  w ← FedAvg of the rest",
     defaults={"weighting": "uniform"},
 )
 def fedbn() -> list[Part]:
-    """Normalisation layers and their running statistics stay with the client.
+    """Normalisation layers and their running statistics stay with the client; the rest is averaged.
+
+    Helps: with feature shift, such as other scanners or sensors, on networks with normalisation layers.
+    Hurts: little: without such layers it is FedAvg.
 
     >>> fedbn()
     [Keep(group='norm')]

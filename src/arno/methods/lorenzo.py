@@ -35,11 +35,13 @@ from ..core.federation import Federation
 from ..core.metric import Metric
 from ..core.part import Ids, Part
 from ..core.seeds import stream
+from ..core.table import refuse_if_too_large
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError, unknown
 from ..panels import Chart, HeatMap, Panel, Records, curves_of, messages, panels
 from ..problems.supervised import Supervised
 from . import methods, parts
+from .finetune import has_personal_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +54,11 @@ DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
 
 @methods.register(
     "lorenzo",
+    family="global",
     paper="a method of this project, not published yet",
     formula="one after the other by score: start ← Σ s_i W_i / Σ s_i over the newest models;  W_g ← Σ S_k C_k / Σ S_k",
     defaults=DEFAULTS,
+    tune={"bootstrap_epochs": "int(1, 5)"},
 )
 def lorenzo(
     *,
@@ -66,7 +70,10 @@ def lorenzo(
     with_global: bool = True,
     min_batches: float = 2.0,
 ) -> list[Part]:
-    """Quasi-sequential training with score-weighted Jacobi–Seidel starts, a bootstrap round and early stopping.
+    """Clients train one after the other, the best first, each from a score-weighted mean of the newest models.
+
+    Helps: with few clients with much data, where one good model counts more than parallel work.
+    Hurts: in time: clients wait for each other, and every model is scored in every round.
 
     bootstrap_epochs: E_boot, epochs of round 0 (local.epochs is E_local).
     patience: P, rounds without a better global model until the run stops; null: never.
@@ -97,6 +104,7 @@ class Lorenzo(Part):
     min_batches: float = 2.0
     roles: ClassVar[frozenset[str]] = frozenset({"order", "mean", "server"})
     first_round: ClassVar[int] = -1
+    sequential: ClassVar[bool] = True
 
     def start(self, fed: Federation) -> None:
         """FilterClients; no client has trained yet."""
@@ -104,12 +112,16 @@ class Lorenzo(Part):
         all_clients = torch.arange(fed.n)
         least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[all_clients]
         self._fed, self._clients = fed, all_clients[fed.clients.sizes.cpu() >= least]
+        stops = "" if self.patience is None else ", and stops early"
+        chosen = "keeps the best one" + stops
+        fed.advice.append(f"Lorenzo scores models by {self._score.label} on validation samples, balanced; it {chosen}")
         if not len(self._clients):
             raise ArnoError(
                 f"no client has {self.min_batches:g} batches (the largest has {int(fed.clients.sizes.max())} samples)",
                 "Lorenzo leaves smaller clients out and needs at least one",
                 "lower local.batch_size, clients or method.min_batches",
             )
+        refuse_if_too_large(2 * len(self._clients), fed.w, None)
         self.H = fed.w.repeat(len(self._clients), 1)
         self.S = torch.zeros(len(self._clients), dtype=torch.float64)
         self.s_g = 0.0
@@ -161,9 +173,15 @@ class Lorenzo(Part):
             work = replace(work.rows(torch.tensor([j])), start=newest.value()[None])
             shares, before = newest.shares(), self.S[i].clone()
             known = f"score {self._score.value(float(before)):.4f}"
-            self._fed.watch(f"client {int(work.clients)} trains: rank {rank} of {len(everyone)}, {known}")
+            names, k = self._fed.problem.client_names, int(work.clients)
+            self._fed.watch(
+                f"client {k if names is None else names[k]} trains: rank {rank} of {len(everyone)}, {known}"
+            )
             [(work, answer)] = engine.train([work])
             out = rows(answer)
+            if out.failed:  # H[k] and S[k] stay
+                yield work, out
+                continue
             C = models(work, out)
             s = self.scores(C)
             newest.exchange(i, self.H[i], C[0], self._score.weight(float(s)))
@@ -230,7 +248,7 @@ class Lorenzo(Part):
         """The problem, if Lorenzo can work on it."""
         if not isinstance(fed.problem, Supervised) or "val" not in fed.problem.splits:
             raise ArnoError("no validation data", "Lorenzo scores models on them", "set data.val above 0, e.g. 0.1")
-        if any("personal" in part.roles for part in fed.parts):
+        if has_personal_models(fed):
             rule = "one model passes through all clients in turn"
             raise ArnoError("Lorenzo with personal models", rule, "leave one of them out")
         if any("rate" in part.roles for part in fed.parts):
@@ -337,13 +355,14 @@ def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
     ranks = records.pivot_table(index="client", columns="round", values="rank")
     some = slice(None, None, max(1, -(-len(scores) // MOST))), slice(None, None, max(1, -(-scores.shape[1] // MOST)))
     scores, ranks = scores.iloc[some], ranks.iloc[some]
+    names = dict(zip(records["client"], records["name"], strict=True)) if "name" in records else {}
     return [
         HeatMap(
             "Ranks",
             f"Each client's rank in the pass (1 trains first) over its {name} after training; "
             "in round 0, the bootstrap, all train at once.",
             scores.to_numpy().tolist(),
-            [str(client) for client in scores.index],
+            [str(names.get(client, client))[:24] for client in scores.index],
             [str(t) for t in scores.columns],
             "round",
             "client",

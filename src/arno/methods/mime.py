@@ -34,10 +34,17 @@ PAPER = "Karimireddy et al., NeurIPS 2021, arXiv:2008.03606"
 
 
 @methods.register(
-    "mime", paper=PAPER, formula="g = ∇f_k(w_k; b) − ∇f_k(w; b) + ḡ;  step (1−β) g + β M;  M ← (1−β) ḡ + β M"
+    "mime",
+    family="variance-reduction",
+    paper=PAPER,
+    formula="g = ∇f_k(w_k; b) − ∇f_k(w; b) + ḡ;  step (1−β) g + β M;  M ← (1−β) ḡ + β M",
+    tune={"beta": "linear(0.5, 0.99)"},
 )
 def mime(*, beta: float = 0.9) -> list[Part]:
-    """The server's momentum and variance-reduced gradients on the clients.
+    """Clients step along the server's momentum and variance-reduced gradients.
+
+    Helps: across very many clients that seldom take part twice: clients keep no state.
+    Hurts: in bytes and time: three vectors down, two up, two exchanges per round and two gradients per step.
 
     beta: β, the momentum.
 
@@ -47,9 +54,20 @@ def mime(*, beta: float = 0.9) -> list[Part]:
     return [Mime(beta)]
 
 
-@methods.register("mimelite", paper=PAPER, formula="step (1−β) ∇f_k(w_k; b) + β M;  M ← (1−β) ḡ + β M")
+@methods.register(
+    "mimelite",
+    family="variance-reduction",
+    paper=PAPER,
+    formula="step (1−β) ∇f_k(w_k; b) + β M;  M ← (1−β) ḡ + β M",
+    tune={"beta": "linear(0.5, 0.99)"},
+)
 def mimelite(*, beta: float = 0.9) -> list[Part]:
-    """The server's momentum on the clients, without variance reduction; beta as for mime (0 is FedAvg).
+    """Clients step along the server's momentum, without variance reduction.
+
+    Helps: as Mime, with one gradient per step.
+    Hurts: with skewed data and long local training: the drift of the clients stays.
+
+    beta: β, the momentum; 0 is FedAvg.
 
     >>> mimelite()
     [MimeLite(beta=0.9)]
@@ -64,6 +82,8 @@ class MimeLite(Part):
 
     beta: float = 0.9
     roles: ClassVar[frozenset[str]] = frozenset({"control", "order"})
+    vectors: ClassVar[tuple[int, int]] = (1, 1)  # M; ∇f_k
+    drops: ClassVar[bool] = False  # a client may fail in one of the two exchanges of a round and not in the other
 
     def start(self, fed: Federation) -> None:
         """M = 0."""
@@ -86,7 +106,7 @@ class MimeLite(Part):
         """First the full gradients at the server's model, then local steps along (1−β) g + β M."""
         asked = list(works)
         self._gradient = torch.zeros_like(self.m)
-        for work, out in engine.train(replace(work, rule=Rule("gradient"), terms=(), drift=None) for work in asked):
+        for work, out in engine.train(replace(work, rule=Rule("gradient"), probe=None, drift=None) for work in asked):
             assert isinstance(out, Result)
             self._gradient += work.weight @ out.delta
         return engine.train(self._steps(work) for work in asked)
@@ -109,4 +129,5 @@ class MimeLite(Part):
 class Mime(MimeLite):
     """The same with variance-reduced gradients."""
 
+    vectors: ClassVar[tuple[int, int]] = (2, 1)  # M and ḡ; ∇f_k
     variance_reduced: ClassVar[bool] = True

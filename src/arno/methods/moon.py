@@ -30,11 +30,16 @@ from . import methods, parts
 
 @methods.register(
     "moon",
+    family="label-skew",
     paper="Li et al., CVPR 2021, arXiv:2103.16257",
     formula="ℓ + μ · −log( e^{cos(z,z_glob)/τ} / (e^{cos(z,z_glob)/τ} + e^{cos(z,z_prev)/τ}) )",
+    tune={"mu": "log(0.1, 10)", "temperature": "log(0.1, 1)"},
 )
 def moon(*, mu: float = 1.0, temperature: float = 0.5) -> list[Part]:
-    """Model-contrastive learning.
+    """A term keeps a client's representation near that of the global model and away from that of its last model.
+
+    Helps: on images with label skew and networks with a good representation.
+    Hurts: on small networks, and in time: three forward passes per step.
 
     mu: weight of the contrastive term; 0 is FedAvg.
     temperature: τ.

@@ -29,12 +29,23 @@ from .checks import plain_steps
 
 @methods.register(
     "pfedme",
+    family="personal",
     paper="Dinh et al., NeurIPS 2020, arXiv:2006.08848",
     formula="θ_k ≈ argmin f_k(θ) + λ/2 ‖θ − w_k‖²;  w_k ← w_k − η λ (w_k − θ_k)",
     defaults={"weighting": "uniform"},
+    tune={
+        "lam": "log(1, 30)",
+        "inner_lr": "log(0.005, 0.1)",
+        "inner_steps": "int(1, 10)",
+        "beta": "linear(0.5, 2)",
+    },
 )
 def pfedme(*, lam: float = 15.0, inner_steps: int = 5, inner_lr: float = 0.05, beta: float = 1.0) -> list[Part]:
-    """Personal models near the client's copy of the global one.
+    """Each client's personal model is the best one near its copy of the global model.
+
+    Helps: where personal models should stay near the global one.
+    Hurts: in time: inner_steps gradients per step. It has four numbers to tune, and diverges if local.lr · lam is
+        large.
 
     lam: λ, the pull to w_k.
     inner_steps, inner_lr: K and the rate of the personal model's steps.

@@ -38,14 +38,17 @@ from ..models.network import last_linear
 from ..panels import Chart, Panel, Records, curves_of, messages, panels
 from ..problems.supervised import Supervised, SupervisedLearner
 from . import methods, parts
+from .finetune import has_personal_models
 
 Rule = Literal["seed", "lsq", "mean"]
 
 
 @methods.register(
     "qrmix",
+    family="server",
     paper="no paper yet; extends Seo et al., CVPR 2024, arXiv:2401.04928",
     formula="H_i ≈ V_i λ_i V_iᵀ of the last layer;  θ ← θ + γ τ (H̄ + τI)⁻¹ (1/C) Σ H_i Δ_i, or its least-squares form",
+    tune={"beta": "log(0.001, 0.1)", "gamma": "log(0.3, 3)", "rank_k": "int(2, 20)"},
 )
 def qrmix(
     *,
@@ -62,7 +65,10 @@ def qrmix(
     adaptive: float | None = None,
     block: int = 1024,
 ) -> list[Part]:
-    """Hessian-aware averaging of the last layer, with plain cross-entropy on the clients.
+    """The server averages the last layer with the curvature of each client's loss.
+
+    Helps: in a second stage, from a trained model, on networks with a wide last layer.
+    Hurts: from scratch, and with a small τ under rule=seed: the step shrinks to nothing.
 
     rank_k, oversampling, power_iters: eigenpairs per client, further columns while they are computed, iterations.
     rule: seed (as its authors wrote it), lsq (the regularised least squares behind it) or mean (γ Δ̄, to compare with).
@@ -156,6 +162,11 @@ class QRMix(Part):
         self._trained += float(work.weight.cpu().double() @ out.loss.double())
         self._seconds += float(out.seconds.sum())
         return v
+
+    def answered(self, out: Result) -> list[int]:
+        """Eigenvalues and eigenvectors."""
+        sent = [sum(row[name].numel() for name in ("evals", "evecs") if name in row) for row in out.extra]
+        return sent + [0] * (len(out.loss) - len(sent))
 
     def finish(self, t: int, v: Vec) -> Vec:
         """The last layer steps by the rule, the rest as it would without QR-Mix, or not at all."""
@@ -254,7 +265,7 @@ class QRMix(Part):
             raise ArnoError(f"method.beta = {self.beta:g}", "τ must be positive", "try 0.001 to 0.1")
         if self.adaptive is not None and not 0 < self.adaptive <= 1:
             raise ArnoError(f"method.adaptive = {self.adaptive:g}", "it is a share of the eigenvalues' sum", "try 0.95")
-        if any("personal" in part.roles for part in fed.parts):
+        if has_personal_models(fed):
             raise ArnoError("QR-Mix with personal models", "it averages the last layer of all clients", "leave one out")
         if any("window" in part.roles for part in fed.parts):
             raise ArnoError("QR-Mix with sub-models", "the clients then hold different last layers", "leave one out")

@@ -30,11 +30,15 @@ from . import methods, parts
 
 @methods.register(
     "scaffold",
+    family="variance-reduction",
     paper="Karimireddy et al., ICML 2020, arXiv:1910.06378",
     formula="g ← ∇ℓ(w_k; b) − c_k + c;  c_k ← c_k − c − Δ_k/(steps_k η_k);  c ← c + (m/N) Σ p_k Δc_k",
 )
 def scaffold() -> list[Part]:
-    """Stochastic controlled averaging: clients correct their drift with control variates.
+    """Every client corrects its gradients with control variates that estimate its drift.
+
+    Helps: with skewed data and several local steps, when clients take part often.
+    Hurts: with very low participation, where the controls are old, and where bytes count: it sends twice as much.
 
     >>> scaffold()
     [Scaffold()]
@@ -48,6 +52,7 @@ class Scaffold(Part):
     """The controls c and c_k; within a window only its coordinates change."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"control"})
+    vectors: ClassVar[tuple[int, int]] = (1, 1)  # c; Δc_k
 
     def start(self, fed: Federation) -> None:
         """All controls are zero."""

@@ -25,10 +25,17 @@ Schedule = Literal["exponential", "inverse", "inverse_sqrt", "cosine", "step"]
 
 
 @methods.register(
-    "fedavg_schedule", paper="Reddi et al., ICLR 2021, arXiv:2003.00295", formula="w ← w + η_s factor(t) Σ p_k Δ_k"
+    "fedavg_schedule",
+    family="server",
+    paper="Reddi et al., ICLR 2021, arXiv:2003.00295",
+    formula="w ← w + η_s factor(t) Σ p_k Δ_k",
+    tune={"rate": "linear(0.9, 1)"},
 )
 def fedavg_schedule(*, schedule: Schedule = "cosine", rate: float = 0.99, every: int = 10) -> list[Part]:
     """FedAvg whose server learning rate follows a schedule.
+
+    Helps: at the end of long runs with few participants: smaller steps average out their noise.
+    Hurts: where the schedule ends before the model has learned.
 
     schedule: exponential, inverse, inverse_sqrt, cosine or step.
     rate: the schedule's rate (cosine has none).

@@ -40,10 +40,16 @@ FORMULA = "w_i ← w_i + η_s Σ_{k: i∈I_k} p_k Δ_{k,i} / Σ_{k: i∈I_k} p_k
 
 
 @methods.register(
-    "fedrolex", paper="Alam et al., NeurIPS 2022, arXiv:2212.01548", formula=f"I = {{(r + i) mod n}};  {FORMULA}"
+    "fedrolex",
+    family="sub-models",
+    paper="Alam et al., NeurIPS 2022, arXiv:2212.01548",
+    formula=f"I = {{(r + i) mod n}};  {FORMULA}",
 )
 def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Sub-models that roll over the units from round to round.
+    """Each client trains a part of the units of each layer; the part rolls on from round to round.
+
+    Helps: where clients have too little memory for the whole model, or an uplink too slow for it.
+    Hurts: in score: a part of the model learns less per round than the whole.
 
     beta: share of each layer's units that a client trains; may differ per client.
     mode: extract a smaller network, or mask the full one.
@@ -55,19 +61,43 @@ def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normal
     return [Window(beta, "rolling", mode, normalize)]
 
 
-@methods.register("federated_dropout", paper="Caldas et al., 2018, arXiv:1812.07210", formula=f"I random;  {FORMULA}")
+@methods.register(
+    "federated_dropout",
+    family="sub-models",
+    paper="Caldas et al., 2018, arXiv:1812.07210",
+    formula=f"I random;  {FORMULA}",
+)
 def federated_dropout(
     *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
 ) -> list[Part]:
-    """Sub-models of units that are drawn for every client and round; settings as for fedrolex."""
+    """Each client trains units that are drawn for it anew in every round.
+
+    Helps: where clients have too little memory for the whole model; all units are trained in turn.
+    Hurts: in score, as every sub-model.
+
+    beta: share of each layer's units that a client trains; may differ per client.
+    mode: extract a smaller network, or mask the full one.
+    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    """
     return [Window(beta, "random", mode, normalize)]
 
 
 @methods.register(
-    "heterofl", paper="Diao et al., ICLR 2021, arXiv:2010.01264", formula=f"I = {{0 … ⌊βn⌋−1}};  {FORMULA}"
+    "heterofl",
+    family="sub-models",
+    paper="Diao et al., ICLR 2021, arXiv:2010.01264",
+    formula=f"I = {{0 … ⌊βn⌋−1}};  {FORMULA}",
 )
 def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Sub-models of the first units of every layer, nested in each other; settings as for fedrolex."""
+    """Each client trains the first units of each layer, so that smaller parts lie in larger ones.
+
+    Helps: where clients differ in memory: the first units are trained by all of them.
+    Hurts: if no client is large: the last units are never trained.
+
+    beta: share of each layer's units that a client trains; may differ per client.
+    mode: extract a smaller network, or mask the full one.
+    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    """
     return [Window(beta, "static", mode, normalize)]
 
 

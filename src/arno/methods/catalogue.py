@@ -1,0 +1,131 @@
+"""What the sources of a method say about it, for listings and for the documentation."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.part import Part
+from ..errors import unknown
+from . import FAMILIES, methods
+
+#: A line of a docstring that explains settings: their names, then the text.
+EXPLAINED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): (.*)")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a method; range: what is worth searching, as `arno tune` takes it; empty if nothing is declared."""
+
+    name: str
+    default: Any
+    text: str
+    range: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as its sources describe it.
+
+    sentence: what it changes. helps, hurts: when. origin: the docstring of its file, with formulas and deviations.
+    defaults: general settings for which the method has another default.
+    """
+
+    name: str
+    family: str
+    sentence: str
+    helps: str
+    hurts: str
+    formula: str
+    paper: str
+    parts: str
+    sends: str
+    settings: tuple[Setting, ...]
+    defaults: Mapping[str, Any]
+    origin: str
+
+    @property
+    def command(self) -> str:
+        """A command that runs it."""
+        tested = " data.client_test=0.2" if self.family == "personal" else ""
+        parts = " method.parts=[proximal,scaffold]" if self.name == "compose" else ""
+        return f"arno run method={self.name}{parts}{tested}"
+
+
+def entry(name: str) -> Entry:
+    """What the sources say about one method."""
+    factory, info = methods.get(name), methods.info(name)
+    lead, texts = read(factory.__doc__ or "")
+    tune: Mapping[str, str] = info.get("tune", {})
+    parts = [] if info.get("nested") else methods.get(name)()
+    return Entry(
+        name=name,
+        family=info["family"],
+        sentence=lead,
+        helps=texts.pop("Helps"),
+        hurts=texts.pop("Hurts"),
+        formula=info["formula"],
+        paper=info["paper"],
+        parts=composition(name, parts),
+        sends="what its parts send" if info.get("nested") else sends(parts),
+        settings=tuple(
+            Setting(p.name, p.default, texts[p.name], tune.get(p.name, "")) for p in methods.settings(name).values()
+        ),
+        defaults=info.get("defaults", {}),
+        origin=inspect.cleandoc(inspect.getmodule(factory).__doc__ or ""),
+    )
+
+
+def entries(family: str | None = None) -> list[Entry]:
+    """All methods, or those of a family, in the order of the families."""
+    if family is not None and family not in FAMILIES:
+        raise unknown("family", family, FAMILIES)
+    found = [entry(name) for name in methods.names() if family in (None, methods.info(name)["family"])]
+    return sorted(found, key=lambda one: (list(FAMILIES).index(one.family), one.name))
+
+
+def read(docstring: str) -> tuple[str, dict[str, str]]:
+    """The first sentence of a docstring, and its explained lines by name: `Helps`, `Hurts` and the settings.
+
+    >>> read("It does this.\\n\\n    Helps: often.\\n    Hurts: with a large\\n        μ.\\n\\n    a, b: numbers.\\n")
+    ('It does this.', {'Helps': 'often.', 'Hurts': 'with a large μ.', 'a': 'numbers.', 'b': 'numbers.'})
+    """
+    lead, *lines = inspect.cleandoc(docstring).split(">>>")[0].strip().split("\n")
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines:
+        found = EXPLAINED.fullmatch(line) or re.fullmatch(r"(Helps|Hurts): (.*)", line)
+        if found:
+            names = found[1].split(", ")
+            texts |= dict.fromkeys(names, found[2])
+        elif line.startswith(" "):
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+    return lead, texts
+
+
+def composition(name: str, parts: Sequence[Part]) -> str:
+    """The parts of a method in words."""
+    if nested := methods.info(name).get("nested"):
+        return f"any of {', '.join(nested.names())}"
+    return " + ".join(type(part).__name__ for part in parts) or "none, it is the round itself"
+
+
+def sends(parts: Sequence[Part]) -> str:
+    """What goes to and from each client in a round, as the parts declare it.
+
+    >>> sends([])
+    'the model to the client; the model from the client'
+    """
+    cut = ""
+    if any("window" in part.roles for part in parts):
+        cut += " within the client's window"
+    if any(type(part).private is not Part.private for part in parts):
+        cut += " without what stays with the client"
+    more = [sum(part.vectors[way] for part in parts) for way in (0, 1)]
+    numbers = " and a few numbers" if any(type(part).answered is not Part.answered for part in parts) else ""
+    further = [f" and {n} further vector{'s' if n > 1 else ''}" if n else "" for n in more]
+    to, back = (f"the model{text}{cut}" for text in further)
+    return f"{to} to the client; {back}{numbers} from the client"
