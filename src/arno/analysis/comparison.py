@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
+from ..records import sealed
+from ..records.damage import Damaged
+from ..records.folder import RunFolder
 from ..runs.result import RunResult
 from . import statistics
 from .names import flattened, names, shown
@@ -78,7 +81,8 @@ class Comparison:
     """Groups of runs. The first group of each setting is the reference.
 
     groups: the runs by label. history: one row per run and round. scores(): one row per run. table(): one row per
-    group. differences(): one row per group, except the reference, paired by seed. figure(): a picture.
+    group. differences(): one row per group, except the reference, paired by seed. client_scores(): one row per run and
+    client. figure(): a picture.
     """
 
     def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
@@ -94,15 +98,12 @@ class Comparison:
     def open(cls, path: Path | str) -> Comparison:
         """The folder of `arno compare`, in the order of its grid; unfinished runs are `partial`."""
         path = Path(path)
-        try:
-            record = json.loads((path / RECORD).read_text())
-            cells = record["cells"]
-        except (OSError, ValueError, LookupError, TypeError):
+        if not (path / RECORD).exists():
             return cls.of(runs_in(path))
-        members: dict[tuple[str, str], Group] = {}
-        for cell in cells:
-            group = members.setdefault((cell["name"], cell["setting"]), Group(cell["name"], cell["setting"]))
-            _add(group, path / cell["folder"], cell["seed"], only_done=True)
+        record, members = record_of(path), dict[tuple[str, str], Group]()
+        for folder, name, setting, seed in cells_of(record, path):
+            group = members.setdefault((name, setting), Group(name, setting))
+            _add(group, path / folder, seed, only_done=True)
         if not any(group.begun or group.lost for group in members.values()):
             rule = "none of its runs has finished a round"
             raise ArnoError(f"{path}", rule, f"continue it with: {record.get('command', 'arno compare …')}")
@@ -265,6 +266,24 @@ class Comparison:
             row["p_holm"] = p
         return pd.DataFrame(rows)
 
+    def client_scores(self) -> pd.DataFrame:
+        """One row per run and client: label, name, setting, seed; the client, its samples and its scores.
+
+        The columns are those of `RunResult.client_scores`; `client` is the name of the client if it has one.
+        """
+        import pandas as pd
+
+        frames = []
+        for group in self.members:
+            for seed, run in group.runs.items():
+                frame = run.client_scores()
+                if "name" in frame:
+                    frame = frame.assign(client=frame["name"]).drop(columns="name")
+                about = {"label": group.label, "name": group.name, "setting": group.setting, "seed": seed}
+                frames.append(pd.DataFrame(about, index=frame.index).join(frame))
+        found = [frame for frame in frames if len(frame)]
+        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["label", "seed", "client"])
+
     def figure(self, metric: str | None = None) -> Figure:
         """A picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
         from .picture import bands
@@ -322,6 +341,23 @@ class Comparison:
         return [group for group in self.members if group.setting == place]
 
 
+def record_of(path: Path) -> dict[str, Any]:
+    """What a comparison is, from its folder; refuses a damaged file."""
+    try:
+        return sealed.read(path / RECORD, path, "command")
+    except ArnoError as error:
+        remedy = "give the arno compare command again: it writes the file and runs nothing twice"
+        raise ArnoError(error.args[0], error.args[1], remedy) from error
+
+
+def cells_of(record: Mapping[str, Any], path: Path) -> list[tuple[str, str, str, int]]:
+    """The folder, name, setting and seed of every cell."""
+    try:
+        return [(cell["folder"], cell["name"], cell["setting"], cell["seed"]) for cell in record["cells"]]
+    except (LookupError, TypeError) as error:
+        raise ArnoError(f"{path / RECORD}", f"its cells cannot be read ({error!r})", "was it edited?") from error
+
+
 def runs_in(path: Path) -> list[Path]:
     """The folder of a run itself, or the folders of the runs in it."""
     if (path / "config.yaml").exists():
@@ -351,10 +387,18 @@ def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
 
 def failure(path: Path) -> Lost | None:
     """Why a cell has no result, from the file written when it failed; None if it was resumed and is done."""
-    try:
-        found = json.loads((path / FAILURE).read_text())
-        if (path / "manifest.json").exists() and json.loads((path / "manifest.json").read_text())["status"] == "done":
-            return None
-    except (OSError, ValueError):
+    if not (path / FAILURE).exists():
         return None
-    return Lost(found["reason"], found["diverged"])
+    with suppress(Damaged):
+        if RunFolder(path).manifest().get("status") == "done":
+            return None
+    found = failure_of(path)
+    return Lost(str(found.get("reason")), bool(found.get("diverged")))
+
+
+def failure_of(path: Path) -> dict[str, Any]:
+    """What was written when a cell failed; refuses a damaged file."""
+    try:
+        return sealed.read(path / FAILURE, path, "reason")
+    except ArnoError as error:
+        raise ArnoError(error.args[0], error.args[1], "remove it: arno compare then runs the cell again") from error

@@ -73,7 +73,10 @@ class Record:
         held_out = metric.on_other("val")
         if held_out in ("", name) or held_out not in self.last:
             return NAN
-        chosen, _ = max(zip(*self.curve(held_out), strict=True), key=lambda at: metric.sign * at[1])
+        known = [(x, t) for t, x in zip(*self.curve(held_out), strict=True) if isfinite(x)]
+        if not known:
+            return NAN
+        _, chosen = max(known, key=lambda at: metric.sign * at[0])
         return dict(zip(*self.curve(name), strict=True)).get(chosen, NAN)
 
     def _reached(self, name: str, target: float) -> int | None:

@@ -6,23 +6,24 @@ actors of a Ray cluster.
 
 from __future__ import annotations
 
-import json
-import signal
-import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..analysis.comparison import FAILURE
 from ..errors import ArnoError, Diverged
+from ..records import disk, sealed
+from ..records.folder import RunFolder
 from ..runs.progress import Progress
+from ..runs.signals import stop_signals
 from ..runs.trust import targets
 
-#: The resolved configuration of a cell; `out` is its folder.
+#: The resolved configuration of a cell; `out` is its folder. `until`, if it is there, is the round after which the cell
+#: stops, saved: the search for settings continues only the best ones.
 Config = dict[str, Any]
 
 
@@ -115,15 +116,16 @@ class Watcher(Protocol):
 
 
 def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, watcher: Watcher) -> bool:
-    """Run the cells of these configurations, at most `jobs` at a time; false if the user stopped some of them."""
+    """Run the cells of these configurations, at most `jobs` at a time; false if the user stopped some of them.
+
+    The workers are not closed: they may run more cells.
+    """
     try:
         workers.start(min(jobs or workers.room(configs[0]), len(configs)))
-        with stop_signals(workers) as stopped:  # after the start: Ray installs a handler of its own
+        with stop_signals(workers.stop) as stopped:  # after the start: Ray installs a handler of its own
             return _loop(configs, workers, watcher, stopped)
     except KeyboardInterrupt:
         return False
-    finally:
-        workers.close()
 
 
 def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped: Sequence[int]) -> bool:
@@ -157,36 +159,17 @@ def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped
     return whole and not waiting
 
 
-@contextmanager
-def stop_signals(workers: Workers) -> Iterator[list[int]]:
-    """Pass Ctrl-C and SIGTERM on to the workers; yields the list of the signals so far."""
-    seen: list[int] = []
-
-    def on_signal(number: int, frame: Any) -> None:
-        seen.append(number)
-        workers.stop(len(seen))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def run_cell(config: Config, progress: Progress) -> Outcome:
     """Run or continue one cell in its folder, in this process; a failure is recorded there."""
     from ..runs.run import Interrupted, execute, resume
 
-    path = Path(config["out"])
+    path, until = Path(config["out"]), config.get("until")
     try:
-        if (path / "manifest.json").exists():
-            resume(path, progress=progress, pictures=False, allowed=targets(config))
+        if (path / "manifest.json").exists() or RunFolder(path).saved():
+            resume(path, progress=progress, pictures=False, allowed=targets(config), until=until)
         else:
-            execute(config, progress, pictures=False)
+            plain = {key: value for key, value in config.items() if key != "until"}
+            execute(plain, progress, pictures=False, until=until)
     except (Interrupted, KeyboardInterrupt):
         return Outcome("interrupted", interrupted=True)
     except ArnoError as error:
@@ -205,7 +188,7 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
 def record_failure(config: Config, outcome: Outcome) -> None:
     """Write into the cell's folder why it failed; the cell is then run again only on request."""
     path = Path(config["out"])
-    path.mkdir(parents=True, exist_ok=True)
     record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": config}
-    (path / f"{FAILURE}.part").write_text(json.dumps(record, indent=2) + "\n")
-    (path / f"{FAILURE}.part").replace(path / FAILURE)
+    with suppress(OSError):  # without the file the cell runs again
+        path.mkdir(parents=True, exist_ok=True)
+        disk.write(path / FAILURE, sealed.text(record).encode())

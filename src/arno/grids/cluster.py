@@ -47,13 +47,15 @@ class Cluster(Workers):
         return int(self._engine.workers) or max(1, self._connected().cpus)
 
     def start(self, jobs: int) -> None:
-        """Connect to the cluster and start the actors."""
+        """Connect to the cluster and start the actors, unless they are up."""
+        if self._actors is not None:
+            return
         self._connected()
         self._token.touch()
         import ray
 
         actor = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(CellActor)
-        self._actors = Actors(lambda: actor.remote(os.getcwd()), jobs, 0.0)
+        self._actors = Actors(lambda: actor.remote(os.getcwd()), jobs)
         self._actors.start()
 
     def free(self) -> int:
@@ -68,7 +70,7 @@ class Cluster(Workers):
     def wait(self) -> Sequence[Moved | Ended | Lost]:
         """The cells that have ended or lost their actors."""
         events: list[Moved | Ended | Lost] = []
-        for call, _, reason in self._started().wait():
+        for call, _, reason in self._started().wait(1.0):
             cell, config = call.what
             events.append(Lost(cell, reason) if reason else Ended(cell, outcome_of(call.answer, config)))
         return events

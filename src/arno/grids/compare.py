@@ -5,26 +5,30 @@ The same clients: the same partition of the data and the same cohorts.
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.comparison import FAILURE, RECORD, Comparison, failure
+from ..analysis.comparison import RECORD, Comparison, failure, failure_of, record_of
 from ..config import settings as configs
 from ..core.metric import Metric
 from ..errors import ArnoError, unknown
+from ..records import disk, sealed
 from ..records.folder import RunFolder
 from ..records.lock import writing
+from ..runs.given import from_python
+from ..runs.given import settings as given_objects
 from ..runs.release_0_1 import refuse_order
 from ..runs.trust import check, targets
 from .cells import Config, Workers, run_cells
 from .display import display
 from .grid import Cell, cells
+from .here import Here
 from .local import Local
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ def compare(
     jobs: int | None = None,
     retry: bool = False,
     console: Console | None = None,
+    data: Any = None,
+    model: Any = None,
     **settings: Any,
 ) -> Comparison:
     """Run a grid, some cells at a time, and return the comparison; cells that are done are not run again.
@@ -54,12 +60,14 @@ def compare(
 
     overrides: `key=value` strings as on the command line, commas and ranges for several values.
     settings: the same as keywords, lists for several values: `local={"lr": [0.01, 0.1]}`.
+    data, model: names, or objects as for `arno.run`; `model` may be a list of networks. With such objects the cells run
+        in this process, one after another.
     target: a score; the table says how many rounds, steps and bytes it takes to reach it.
     metric: the score; by default the first metric of the task.
     jobs: cells at a time; by default as many as there are cores for.
     retry: run failed cells again, from their beginning.
     """
-    own, words = own_keys([*overrides, *_words(settings)])
+    own, words = own_keys([*overrides, *as_words(settings), *object_words(data, model)])
     own |= {name: value for name, value in (("target", target), ("metric", metric)) if value is not None}
     return run_grid(words, Path(own.pop("out") or out), own, jobs=jobs, retry=retry, console=console)
 
@@ -77,25 +85,48 @@ def run_grid(
 
     words: the settings of the runs. own: `target`, `metric` and `test` of the comparison.
     """
-    if jobs is not None and jobs < 1:
-        raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
-    workers, settings = _workers(words, out)
+    check_jobs(jobs)
+    workers, settings = workers_for(words, out)
     grid = cells(settings)
-    resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, resolve(grid), strict=True)]
+    resolved = list(resolve(grid))
     check_metric(own, resolved[0])
+    command = _command("compare", words, own, out)
+    with writing(out, "a comparison"), closing(workers):
+        return run_list(grid, resolved, workers, out, own, command, jobs=jobs, retry=retry, console=console)
+
+
+def run_list(
+    grid: Sequence[Cell],
+    configurations: Sequence[Config],
+    workers: Workers,
+    out: Path,
+    own: Mapping[str, Any],
+    command: str,
+    *,
+    jobs: int | None,
+    retry: bool,
+    console: Console | None,
+) -> Comparison:
+    """Run the cells that are missing in a folder that this process may write. command: what runs them again."""
+    resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, configurations, strict=True)]
     began, whole = perf_counter(), True
-    with writing(out, "a comparison"):
-        todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
-        record = _record(out, grid, resolved, own, words)
-        if console is not None:
-            _tell_continued([grid[i] for i in todo], [resolved[i] for i in todo])
-        with display([grid[i].title for i in todo], len(grid), console) as shown:
-            if todo:
-                whole = run_cells([resolved[i] for i in todo], workers, jobs, shown)
-        _write(out, record | {"seconds": record["seconds"] + perf_counter() - began})
+    todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
+    record = _record(out, grid, resolved, own, command)
+    if console is not None:
+        _tell_continued([grid[i] for i in todo], [resolved[i] for i in todo])
+    with display([grid[i].title for i in todo], len(grid), console) as shown:
+        if todo:
+            whole = run_cells([resolved[i] for i in todo], workers, jobs, shown)
+    _write(out, record | {"seconds": record["seconds"] + perf_counter() - began})
     if not whole:
         raise KeyboardInterrupt
     return Comparison.open(out)
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Refuse a comparison without workers."""
+    if jobs is not None and jobs < 1:
+        raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
 
 
 def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -169,7 +200,7 @@ def is_done(config: Config, retry: bool) -> bool:
             earlier = RunFolder(folder).config()
         else:
             done, of_0_1 = True, False
-            earlier = json.loads((folder / FAILURE).read_text())["config"]
+            earlier = failure_of(folder)["config"]
     except (OSError, ValueError, KeyError, ArnoError):
         return False
     check(folder, earlier, targets(config))
@@ -182,9 +213,11 @@ def is_done(config: Config, retry: bool) -> bool:
     return done
 
 
-def _workers(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
+def workers_for(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
     """Where the cells run, and the settings from which they are made; cells on this machine share its cores."""
     always = "eval.clients=true"
+    if {"data.kind=python", "model.kind=python"} & set(words):
+        return Here(), [always, *words]
     if {"engine=ray", "engine.kind=ray"} & set(words):
         from .cluster import Cluster, for_actors
 
@@ -221,16 +254,14 @@ def _compose(cell: Cell) -> Config:
 
 
 def _record(
-    out: Path, grid: Sequence[Cell], resolved: Sequence[Config], own: Mapping[str, Any], words: Sequence[str]
+    out: Path, grid: Sequence[Cell], resolved: Sequence[Config], own: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
     """Write which cells there are and the command that runs them again."""
-    try:
-        seconds = json.loads((out / RECORD).read_text())["seconds"]
-    except (OSError, ValueError, KeyError):
-        seconds = 0.0
-    told = [f"{key}={configs.written(value)}" for key, value in own.items() if value is not None]
+    seconds = 0.0
+    with suppress(ArnoError, TypeError, ValueError):
+        seconds = float(record_of(out).get("seconds", 0.0))
     record = {
-        "command": shlex.join(["arno", "compare", *words, *told, f"out={out}"]),
+        "command": f"arno.compare(…, out={str(out)!r}) in Python" if from_python(resolved[0]) else command,
         **own,
         "seconds": seconds,
         "cells": [
@@ -242,12 +273,41 @@ def _record(
     return record
 
 
+def _command(name: str, words: Sequence[str], own: Mapping[str, Any], out: Path) -> str:
+    told = [f"{key}={configs.written(value)}" for key, value in own.items() if value is not None]
+    return shlex.join(["arno", name, *words, *told, f"out={out}"])
+
+
 def _write(out: Path, record: Mapping[str, Any]) -> None:
-    (out / f"{RECORD}.part").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    (out / f"{RECORD}.part").replace(out / RECORD)
+    try:
+        disk.write(out / RECORD, sealed.text(record).encode())
+    except OSError as error:
+        raise ArnoError(f"cannot write {out / RECORD}", str(error.strerror), "free some space") from error
 
 
-def _words(settings: Mapping[str, Any]) -> list[str]:
+def object_words(data: Any, model: Any) -> list[str]:
+    """`data` and `model`, names or objects, as on the command line; a list in an `arno.Data` is one value."""
+    found = given_objects(data if isinstance(data, str | dict) else None, None)
+    if model is not None:
+        found["model"] = _models(model if isinstance(model, list | tuple) else [model])
+    words = as_words(found)
+    if data is not None and not isinstance(data, str | dict):
+        own = given_objects(data, None)["data"]
+        words += [f"data.{key}={configs.written(value)}" for key, value in own.items()]
+    return words
+
+
+def _models(models: Sequence[Any]) -> Any:
+    """Several networks as settings: names, or objects."""
+    if all(isinstance(model, str | Mapping) for model in models):
+        return models[0] if len(models) == 1 else list(models)
+    if any(isinstance(model, str | Mapping) for model in models):
+        raise ArnoError("model", "names and networks cannot be mixed in one list", "compare them in two comparisons")
+    given = [given_objects(None, model)["model"] for model in models]
+    return {"kind": "python", "network": [one["network"] for one in given]}
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
     """Keywords as on the command line."""
     words = []
     for key, value in configs.flat(settings):

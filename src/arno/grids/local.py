@@ -123,9 +123,11 @@ class Process:
             self._process.stdin.flush()
 
     def signal(self, times: int) -> None:
-        """SIGTERM the first two times, then SIGKILL."""
+        """SIGTERM the first two times, then SIGKILL. A process that is suspended continues, so that it can end."""
         if times < 3:
             self._process.terminate()
+            if sys.platform != "win32":
+                self._process.send_signal(signal.SIGCONT)
         else:
             self._process.kill()
 

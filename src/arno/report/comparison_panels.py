@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.clients import MANY, plain_label
 from ..core.metric import DECILES, TRAIN_LOSS, Metric
 from ..panels import Chart, HeatMap, Line, Panel, band, over_seeds
 from ..pictures.draw import drawn
+from .numbers import cut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +24,8 @@ AXES = {
     "uploaded_bytes": "uploaded bytes",
     "parallel_seconds": "idealised parallel seconds",
 }
+#: Names of clients and classes are cut to so many characters.
+NAME = 24
 #: The largest number of points of a curve; a heat map has at most a quarter as many columns.
 MOST = 400
 
@@ -101,6 +105,7 @@ def clients(groups: Sequence[Group]) -> Section:
     runs = [run for group in groups for run in group.runs.values()]
     each = {metric.name: metric for run in runs for metric in run.metrics if metric.clients == "deciles"}
     held, scores, part = holdings(groups), [per_client(groups, metric) for metric in each.values()], selection(groups)
+    own = own_scores(groups)
     notes = []
     if each and not held:  # a task that scores single clients does so by their labels
         notes.append("The classes of the clients are not in these runs. `arno data show` draws them.")
@@ -109,7 +114,7 @@ def clients(groups: Sequence[Group]) -> Section:
             notes.append(f"The {metric.label} of single clients was not recorded. Set eval.clients=true to record it.")
     if not part and runs and all(len(run.clients) for run in runs):
         notes.append("Every client took part in every round.")
-    return Section([*held, *scores, *part], notes)
+    return Section([*held, *own, *scores, *part], notes)
 
 
 def drift(groups: Sequence[Group]) -> Section:
@@ -142,9 +147,10 @@ def holdings(groups: Sequence[Group]) -> list[Panel]:
             f"Samples of each class at each client, seed {seed}. On average, {skew:.0%} of a client's samples would "
             f"have to change their class so that the client has the class frequencies of all data.{some}"
         )
-        names = run.folder.manifest().get("clients") or []
-        rows = [str(c) for c in range(counts.shape[1])][::-1]
-        columns = [str(names[k]) if k < len(names) else str(k) for k in shown]
+        manifest = run.folder.manifest()
+        names, classes = (manifest.get(kind) or [] for kind in ("clients", "classes"))
+        rows = [cut(str(classes[c]), NAME) if c < len(classes) else str(c) for c in range(counts.shape[1])][::-1]
+        columns = [cut(str(names[k]), NAME) if k < len(names) else str(k) for k in shown]
         cells = counts[shown].T[::-1].tolist()
         return [HeatMap("Classes of the clients", text, cells, rows, columns, "client", "class", "samples", root=True)]
     return []
@@ -163,6 +169,37 @@ def per_client(groups: Sequence[Group], metric: Metric) -> Panel:
     )
     title = f"{metric.label[:1].upper()}{metric.label[1:]} of the clients"
     return Chart.of(metric, title, text, lines, "share of the clients, %")
+
+
+def own_scores(groups: Sequence[Group]) -> list[Panel]:
+    """The first score on the clients' own test samples after the last round, from the worst client to the best one.
+
+    Nothing for a few clients with names: a table shows all of them.
+    """
+    lines, found = list[Line](), list[Metric]()
+    for group in groups:
+        for prefix, model in (("own", ""), ("personal", ", personal models")):
+            curves = []
+            for run in group.runs.values():
+                frame = run.client_scores()
+                if "name" in frame and len(frame) <= MANY:
+                    return []
+                own = [metric for metric in run.metrics if metric.name in frame and metric.name.startswith(prefix)]
+                found += own[:1]
+                curves += [_worst_first(frame[metric.name], metric) for metric in own[:1]]
+            lines += [band(f"{group.name}{model}", curves)] if curves else []
+    if not found:
+        return []
+    text = "The score of each client after the last round, from the worst client (0 %) to the best (100 %)."
+    title = f"{plain_label(found[0])} of the clients on their own test samples"
+    return [Chart.of(found[0], title, text, lines, "share of the clients, %")]
+
+
+def _worst_first(scores: pd.Series, metric: Metric) -> dict[float, float]:
+    """Scores by the share of the clients that have a worse one, in percent."""
+    ordered = sorted(scores.dropna(), key=lambda score: metric.sign * score)
+    each = [(100 * i / max(len(ordered) - 1, 1), float(score)) for i, score in enumerate(ordered)]
+    return dict(_evenly(each))
 
 
 def selection(groups: Sequence[Group]) -> list[Panel]:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.comparison import Comparison, Lost
+from ..analysis.tuning import Tuning
 from ..errors import ArnoError
 from ..version import __version__
 from . import comparison_panels as panels
-from . import sections
+from . import search, sections
 
 CURVES = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
@@ -27,11 +28,19 @@ CURVES = (
 )
 
 
-def write_report(comparison: Comparison, path: Path) -> None:
-    """Write the report of a comparison to `path`."""
-    comparison = scored(comparison)
+UNTUNED = "No setting was searched: the order holds for these settings only. The command arno tune searches them."
+
+
+def write_report(comparison: Comparison, path: Path | str) -> None:
+    """Write the report of a comparison as one HTML file.
+
+    >>> import arno
+    >>> arno.write_report(arno.Comparison.of(["runs/a", "runs/b"]), "report.html")    # doctest: +SKIP
+    """
+    comparison, path = scored(comparison), Path(path)
     part_way = [one for group in comparison.members for one in group.part_way()]
     table = comparison.table()
+    tuning = Tuning.open(comparison.path) if comparison.path else None
     data = {
         "names": list(dict.fromkeys(line.name for line in (*comparison.members, *part_way))),
         "metric": comparison.metric,
@@ -40,9 +49,11 @@ def write_report(comparison: Comparison, path: Path) -> None:
     values = {
         "title": escape(title(comparison)),
         "lead": escape(comparison.where),
-        "verdict": sections.verdict(comparison, table),
+        "verdict": sections.verdict(comparison, table) + tuned(comparison, tuning),
+        "search": search.section(tuning) if tuning else "",
         "summary": sections.summary(comparison, table),
         "curves": CURVES,
+        "clients": sections.clients(comparison),
         "configuration": sections.configuration(comparison),
         "reproduce": sections.reproduce(comparison),
         "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. It needs no network.",
@@ -55,6 +66,15 @@ def write_report(comparison: Comparison, path: Path) -> None:
         path.write_text(filled(_packaged("report.html"), values), encoding="utf-8")
     except OSError as error:
         raise ArnoError(f"{path}", f"cannot be written ({error.strerror})", "choose another --out") from error
+
+
+def tuned(comparison: Comparison, tuning: Tuning | None) -> str:
+    """Whether the settings of the methods were searched: without that, a comparison holds for these settings only."""
+    if tuning is not None:
+        return f"<p class='note'>{escape(search.summary(tuning))}</p>"
+    if len(comparison.members) == 1:
+        return ""
+    return f"<p class='note'>{escape(UNTUNED)}</p>"
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -19,19 +19,25 @@ class Cost:
     digits: int
 
     def show(self, value: float) -> str:
-        """A value for people.
+        """A value for people; a value that would be printed as 0 has two digits that are not 0.
 
         >>> COSTS["bytes"].show(12_345_678.0), COSTS["steps"].show(1234.0), COSTS["seconds"].show(float("nan"))
         ('12.35', '1,234', '–')
+        >>> COSTS["seconds"].show(0.0123), COSTS["bytes"].show(320.0), COSTS["seconds"].show(0.0)
+        ('0.012', '0.00032', '0.0')
         """
-        return NONE if isnan(value) else f"{value / self.unit:,.{self.digits}f}"
+        if isnan(value):
+            return NONE
+        shown = value / self.unit
+        small = 0 < shown < 0.5 * 10.0**-self.digits
+        return f"{shown:.2g}" if small else f"{shown:,.{self.digits}f}"
 
 
 #: The costs of a comparison by the column of its table.
 COSTS = {
     "rounds": Cost("rounds", 1, 1),
     "steps": Cost("local steps", 1, 0),
-    "bytes": Cost("MB sent", 1e6, 2),
+    "bytes": Cost("MB uploaded", 1e6, 2),
     "seconds": Cost("seconds", 1, 1),
 }
 
@@ -51,6 +57,15 @@ def spread(metric: Metric, mean: float, std: float) -> str:
     '1.5e-07 ± 2e-08'
     """
     return score(metric, mean) + ("" if isnan(std) else f" ± {score(metric, std, mean)}")
+
+
+def cut(name: str, most: int = 32) -> str:
+    """A name of a client or class that fits into a table.
+
+    >>> cut("bern"), cut("a very long name of a hospital", 12)
+    ('bern', 'a very long…')
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def largest(*values: float) -> float:

@@ -112,8 +112,12 @@ const spread = (line, j) => written(line.y[j]) + (line.low.length ? ` ± ${writt
 
 function drawCells(figure) {
   const { panel, plot } = figure, [n, m] = [panel.rows.length, panel.columns.length];
-  const W = Math.max(260, plot.clientWidth), left = 46, top = 22, right = W - 6;
-  const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n)), H = Math.round(top + n * h + 40);
+  const longest = (names) => 7 * Math.max(...names.map((name) => name.length));
+  const W = Math.max(260, plot.clientWidth), top = 22, right = W - 6;
+  const left = Math.max(46, Math.min(longest(panel.rows) + 12, W / 3));
+  const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n));
+  const wide = longest(panel.columns), slanted = wide > 28 && wide + 4 > w, below = slanted ? 0.6 * wide : 0;
+  const H = Math.round(top + n * h + 40 + below);
   const svg = frame(figure, W, H), values = panel.cells.flat().filter((v) => v !== null);
   const low = panel.root ? 0 : Math.min(...values), high = Math.max(...values);
   const shade = (v) => (panel.root ? Math.sqrt(v / (high || 1)) : (v - low) / (high - low || 1));
@@ -127,9 +131,13 @@ function drawCells(figure) {
     if (mark && font >= 7 && mark.length * font * 0.62 < w)
       add(svg, "text", { x: x + w / 2, y: y + h / 2 + font * 0.36, class: p > 52 ? "mark on" : "mark", "font-size": font }, mark);
   }));
-  const every = Math.ceil(14 / h), across = Math.ceil((10 + 7 * Math.max(...panel.columns.map((c) => c.length))) / w);
+  const every = Math.ceil(14 / h), across = Math.ceil((slanted ? 15 : 10 + wide) / w);
   panel.rows.forEach((name, i) => i % every || add(svg, "text", { x: left - 6, y: top + (i + 0.5) * h + 4, class: "tick end" }, name));
-  panel.columns.forEach((name, j) => j % across || add(svg, "text", { x: left + (j + 0.5) * w, y: top + n * h + 15, class: "tick middle" }, name));
+  panel.columns.forEach((name, j) => {
+    const [x, y] = [left + (j + 0.5) * w, top + n * h + 15];
+    const turned = slanted ? { class: "tick end", transform: `rotate(-45 ${x} ${y})` } : { class: "tick middle" };
+    j % across || add(svg, "text", { x, y, ...turned }, name);
+  });
   add(svg, "text", { x: left + m * w, y: H - 6, class: "label end x" }, panel.x);
   add(svg, "text", { x: 4, y: 13, class: "label y" }, `${panel.y} · colour: ${panel.value}`);
   hover(figure, svg, (x, y) => {

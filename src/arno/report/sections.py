@@ -8,10 +8,12 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.clients import Column, Served, plain_label, served
+from ..analysis.order import Order, order
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
-from .numbers import COSTS, NONE, duration, largest, probability, score, spread
+from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 SCORES = {"final": "", "best": "best by validation", "area": "mean over the rounds", "worst_decile": ""}
 #: The columns that a target changes: they hold the cost to reach it.
 TO_TARGET = ("rounds", "steps", "bytes")
+#: The largest number of clients in a table.
+ROWS = 40
 TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 INTERVALS = "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t)."
 WINNER = "★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
@@ -35,11 +39,45 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
     lines = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
+    found = order(comparison) if frame["seeds"].any() else None
+    if found:
+        boxes += f"<div class='verdict'><p>{escape(found.sentence())}</p>{ranks(found)}</div>"
     odd = [f"<p>{escape(one)}</p>" for one in problems(comparison)]
     if odd:
         head = "<p><strong>Some runs are not complete.</strong></p>"
         boxes += f"<div class='verdict warn' role='note'>{head}{''.join(odd)}</div>"
     return boxes
+
+
+def ranks(found: Order) -> str:
+    """A picture: the rank of each method over the settings; the first rank is on top."""
+    wide, high, left = 70 + 120 * (len(found.places) - 1), 26 * len(found.names) + 34, 12
+
+    def across(i: int) -> float:
+        return left + 20 + 120 * i
+
+    def down(rank: int) -> float:
+        return 26.0 * rank - 8
+
+    drawn = []
+    for c, name in enumerate(found.names):
+        points = [(across(i), down(rank)) for i, rank in enumerate(found.ranks[name])]
+        path = " ".join(f"{x:.0f},{y:.0f}" for x, y in points)
+        dots = "".join(f"<circle cx='{x:.0f}' cy='{y:.0f}' r='5'/>" for x, y in points)
+        text = f"<text x='{points[-1][0] + 12:.0f}' y='{points[-1][1] + 4:.0f}'>{escape(name)}</text>"
+        colour = f"var(--c{c % 8})"
+        drawn.append(f"<g style='stroke:{colour};fill:{colour}'><polyline points='{path}'/>{dots}{text}</g>")
+    below = "".join(
+        f"<text x='{across(i):.0f}' y='{high - 6}' text-anchor='middle'>{escape(place.rpartition('=')[2])}</text>"
+        for i, place in enumerate(found.places)
+    )
+    keys = {place.rpartition("=")[0] for place in found.places}
+    below += f"<text x='{left}' y='{high + 12}'>{escape(', '.join(keys))}</text>" if len(keys) == 1 else ""
+    label = f"Ranks of the methods in the settings {', '.join(found.places)}"
+    return (
+        f"<svg class='ranks' viewBox='0 0 {wide + 110} {high + 18}' style='max-width:{wide + 110}px' role='img' "
+        f"aria-label='{escape(label)}'>{''.join(drawn)}{below}</svg>"
+    )
 
 
 def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]], metric: Metric) -> str:
@@ -62,7 +100,7 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
 
 
 def problems(comparison: Comparison) -> Iterator[str]:
-    """Runs that diverged, failed or are not finished, and seeds without a run."""
+    """Runs that diverged, failed, are not finished or dropped clients, and seeds without a run."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
             how = "diverged" if lost.diverged else "failed"
@@ -71,6 +109,8 @@ def problems(comparison: Comparison) -> Iterator[str]:
             status = run.folder.manifest().get("status")
             if status != "done":
                 yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}, in the means as it is"
+            if run.dropped:
+                yield f"{group.label}, seed {seed}: clients were dropped {run.dropped:,} times (log.txt names them)"
         for one in group.part_way():
             yield ", ".join(filter(None, (one.name, one.setting, "drawn, not in the means")))
         planned = sorted({*comparison.seeds, *(cell["seed"] for cell in comparison.record.get("cells", ()))})
@@ -159,6 +199,55 @@ def _differences(comparison: Comparison) -> str:
     return _table(caption, ["", "difference", "95 % interval", "", "p", "p, Holm", "pairs"], rows)
 
 
+def clients(comparison: Comparison) -> str:
+    """The scores of the single clients: a table per setting, with the clients that are served worst."""
+    out = ""
+    for place in comparison.places:
+        if (found := served(comparison, place)) is not None:
+            out += _clients_table(place, found, several=len(comparison.seeds) > 1)
+    return out
+
+
+def _clients_table(place: str, found: Served, several: bool) -> str:
+    """One setting: a row per client, a column per method (of a single run: per score)."""
+    shown, worst = found.shown(ROWS, ROWS), {column.head: column.worst() for column in found.columns}
+    rows = []
+    for client in shown:
+        counts = "".join(f"<td>{count[client]:,.0f}</td>" for count in (found.samples, found.tested))
+        cells = "".join(_client_cell(column, client, worst[column.head] == client) for column in found.columns)
+        rows.append(f"<tr><th scope='row' title='{escape(client)}'>{escape(cut(client))}</th>{counts}{cells}</tr>")
+    what = plain_label(found.metric) if len(found.alike()) == len(found.columns) else "Scores"
+    lines = [f"{place}:" if place else "", f"{what} of each client on its own test samples."]
+    lines.append(INTERVALS if several else "")
+    lines.append(
+        f"The {len(shown)} worst of {len(found.clients):,} clients." if len(shown) < len(found.clients) else ""
+    )
+    lines.append("The worst client of a column is marked.")
+    caption = " ".join(line for line in lines if line)
+    heads = ["client", "training samples", "test samples", *(column.head for column in found.columns)]
+    return _table(f"{caption[:1].upper()}{caption[1:]}", heads, rows) + _served_worst(found)
+
+
+def _client_cell(column: Column, client: str, worst: bool) -> str:
+    one, metric = column.scores[client], column.metric
+    low, high = max(one.low, metric.low), min(one.high, metric.high)
+    small = f"<small>[{metric.show(low, one.mean)}, {metric.show(high, one.mean)}]</small>" if isfinite(one.low) else ""
+    return f"<td{' class=lost' if worst else ''}>{spread(metric, one.mean, one.std)}{small}</td>"
+
+
+def _served_worst(found: Served) -> str:
+    """A sentence about the client with the worst mean over the columns, and where it is served best."""
+    if len(found.worst(2)) < 2:
+        return ""
+    client, metric = found.worst(1)[0], found.metric
+    alike = found.alike()
+    text = f"{client} is served worst: {plain_label(metric)} {metric.show(found.mean(client))}"
+    if len(alike) > 1:
+        best = max(alike, key=lambda column: (metric.sign * column.scores[client].mean, column.head))
+        text += f" as the mean of the columns, at best {metric.show(best.scores[client].mean)} with {best.head}"
+    return f"<p class='note'>{escape(text)} ({found.tested[client]:,.0f} test samples).</p>"
+
+
 def configuration(comparison: Comparison) -> str:
     """The settings in which the groups differ, and the settings that they share."""
     settings, out = comparison.settings, ""
@@ -193,7 +282,10 @@ def reproduce(comparison: Comparison) -> str:
     command = f"<pre><code>{escape(whole)}</code></pre>" if whole else ""
     each = "\n".join(
         f"# {group.label}, seed {seed}: {os.fspath(run.path)}\n"
-        + (manifest.get("command") or "# started from Python with a list of parts")
+        + (
+            manifest.get("command")
+            or "# started from Python: the data, the network or the parts of the method were objects"
+        )
         for (group, seed, run), manifest in zip(runs, manifests, strict=True)
     )
     single = f"<details><summary>The command of every run</summary><pre><code>{escape(each)}</code></pre></details>"

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan, sqrt
+from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.clients import Served, plain_label, served
 from ..analysis.comparison import Comparison
+from ..analysis.order import Order, order
 from ..analysis.statistics import student
 from ..config.settings import written
 from ..core.metric import Metric
-from .numbers import COSTS, NONE, largest, probability, score, spread
+from .numbers import COSTS, NONE, cut, largest, probability, score, spread
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
 MARK = "★"
+#: A table of clients with so many columns has no standard deviations: it would not fit on a terminal.
+WIDE = 5
 TESTS = {"t": "paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 
 
@@ -33,10 +37,41 @@ class Sheet:
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
-    """Scores, costs and, if a setting has several groups, the paired differences to its first group."""
+    """Scores, costs, the paired differences to the first group of a setting, and the scores of the single clients."""
     table = comparison.table()
     out = [_scores(comparison, table), _costs(comparison, table)]
-    return out + ([_differences(comparison)] if len(comparison.members) > len(comparison.places) else [])
+    out += [_differences(comparison)] if len(comparison.members) > len(comparison.places) else []
+    found = order(comparison)
+    out += [_order(found, comparison.declared())] if found else []
+    return out + clients_of(comparison)
+
+
+def clients_of(comparison: Comparison) -> list[Sheet]:
+    """The scores of the single clients, one table per setting; the worst few clients if there are many."""
+    each = {place: found for place in comparison.places if (found := served(comparison, place)) is not None}
+    return [_clients(place, found, len(comparison.seeds)) for place, found in each.items()]
+
+
+def _clients(place: str, clients: Served, seeds: int) -> Sheet:
+    """The scores of the single clients in one setting."""
+    shown, columns = clients.shown(), clients.columns
+    alike = len(clients.alike()) == len(columns)
+    if not alike and len(columns) > WIDE:  # of each model the first two scores
+        columns = [one for one in columns if plain_label(one.metric) in [plain_label(c.metric) for c in columns[:2]]]
+    shorter = [replace(column.metric, digits=max(column.metric.digits - 1, 0)) for column in columns]
+    rows = []
+    for client in shown:
+        scores = [column.scores[client] for column in columns]
+        cells = [
+            spread(short, one.mean, one.std if len(columns) < WIDE else nan)
+            for short, one in zip(shorter, scores, strict=True)
+        ]
+        rows.append([cut(client, 24), f"{clients.tested[client]:,.0f}", *cells])
+    some = "" if len(shown) == len(clients.clients) else f"; the {len(shown)} worst of {len(clients.clients):,}"
+    over = "" if seeds < 2 else f", mean{' ± standard deviation' * (len(columns) < WIDE)} over {seeds} seeds"
+    heads = ["tested", *(column.head for column in columns)]
+    what = f"{plain_label(clients.metric)} on the client's own test samples" if alike else "scores"
+    return Sheet(f"{what}, by client{some}{over}", heads, {place: rows}, ["tested: test samples of the client."])
 
 
 def show(tables: Sequence[Sheet], console: Console) -> None:
@@ -49,7 +84,8 @@ def show(tables: Sequence[Sheet], console: Console) -> None:
         for place, rows in sheet.places.items():
             console.print(Text(place, "italic")) if place else None
             shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-            shown.add_column("", overflow="fold")
+            longest = max((len(row[0]) for row in rows), default=0)
+            shown.add_column("", overflow="fold", min_width=min(longest, 16))
             for column in sheet.columns:
                 shown.add_column(column, justify="right", no_wrap=True)
             for row in rows:
@@ -67,7 +103,8 @@ def markdown(tables: Sequence[Sheet]) -> str:
         several = any(sheet.places)
         head = [*(["setting"] if several else []), "", *sheet.columns]
         lines += [f"**{sheet.title}**", "", _line(head), _line(["---"] * (1 + several) + ["---:"] * len(sheet.columns))]
-        lines += [_line([*([place] if several else []), *row]) for place, rows in sheet.places.items() for row in rows]
+        for place, rows in sheet.places.items():
+            lines += [_line([*([place] if several else []), name.replace("|", r"\|"), *row]) for name, *row in rows]
         lines += ["", *(line for note in sheet.notes for line in (note, ""))]
     return "\n".join(lines)
 
@@ -90,11 +127,13 @@ def latex(tables: Sequence[Sheet]) -> str:
 
 
 def write(comparison: Comparison, tables: Sequence[Sheet], out: Path) -> None:
-    """Write `table.md`, `table.tex`, `table.csv` (the same numbers with all digits) and `differences.csv`."""
+    """Write `table.md`, `table.tex`, and with all digits `table.csv`, `differences.csv` and `client_scores.csv`."""
     (out / "table.md").write_text(markdown(tables))
     (out / "table.tex").write_text(latex(tables))
     comparison.table().to_csv(out / "table.csv", index=False)
     comparison.differences().to_csv(out / "differences.csv", index=False)
+    if len(clients := comparison.client_scores()):
+        clients.to_csv(out / "client_scores.csv", index=False)
 
 
 def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
@@ -155,6 +194,13 @@ def _differences(comparison: Comparison) -> Sheet:
     return Sheet(title, ["difference", "95 % interval", "p", "Holm", "pairs"], places, [tests])
 
 
+def _order(found: Order, metric: Metric) -> Sheet:
+    """The rank of each method in each setting."""
+    rows = [[name, *map(str, found.ranks[name])] for name in found.names]
+    title = f"rank by the mean final {metric.label}, setting by setting"
+    return Sheet(title, list(found.places), {"": rows}, [found.sentence()])
+
+
 def _evidence(comparison: Comparison) -> list[str]:
     """What this number of seeds can show, and whether there is a winner."""
     n = max(len(group.runs) for group in comparison.members)
@@ -173,7 +219,7 @@ def _evidence(comparison: Comparison) -> list[str]:
 
 
 def _lost(comparison: Comparison) -> list[str]:
-    """The runs that are in no mean."""
+    """The runs that are in no mean, and those that went on without some clients."""
     lines = []
     for group in comparison.members:
         for word in ("diverged", "failed"):
@@ -182,6 +228,9 @@ def _lost(comparison: Comparison) -> list[str]:
                 which = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
                 counted = f"{len(group.runs)} of {len(group.runs) + len(group.lost)} seeds"
                 lines.append(f"{group.label}: {word} at {which}; its means are over {counted}.")
+        if without := {seed: run.dropped for seed, run in group.runs.items() if run.dropped}:
+            which = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
+            lines.append(f"{group.label}: clients were dropped {sum(without.values()):,} times at {which}.")
     return lines
 
 

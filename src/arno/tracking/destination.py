@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ArnoError, need, unknown
+from ..records import disk, sealed
+from ..records.damage import Damaged
 from . import trackers
 from .tracker import State, Tracker
 
@@ -28,18 +29,17 @@ class Destination(NamedTuple):
         return run / "track" / f"{self.name}.{suffix}"
 
     def state(self, run: Path) -> State:
-        """How far the tracker is; empty before its first connection."""
+        """How far the tracker is; empty before its first connection, and if that is not known any more."""
         try:
-            loaded: State = json.loads(self.file(run).read_text())
-        except (OSError, ValueError):
+            return sealed.read(self.file(run), run, "uri", "described", "run", "sent")
+        except Damaged:
             return {}
-        return loaded
 
     def write_state(self, run: Path, state: State) -> None:
         """Note how far the tracker is, completely or not at all."""
-        temporary = self.file(run, "part")
-        temporary.write_text(json.dumps(state))
-        temporary.replace(self.file(run))
+        if self.file(run).is_dir():
+            disk.set_aside(self.file(run))
+        disk.write(self.file(run), sealed.text(state).encode())
 
 
 def asked(track: Any) -> list[Destination]:

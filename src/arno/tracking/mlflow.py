@@ -68,7 +68,7 @@ class Mlflow(Tracker):
         """Nothing: each request has its own connection."""
 
     def _experiment(self) -> str:
-        """The id of the experiment, created if it does not exist; artifacts of an SQLite store lie beside its file."""
+        """The id of the experiment, created if it does not exist; artifacts of an SQLite store are beside its file."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "arno")
         found = self._client.get_experiment_by_name(name)
         if found:

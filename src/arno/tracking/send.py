@@ -66,7 +66,7 @@ class Sender:
         destination.file(path).parent.mkdir(exist_ok=True)
         self.state = destination.state(path)
         self._rounds = self.folder.config()["rounds"]
-        self._reader, self._elapsed = metrics.Reader(path / metrics.NAME), 0.0
+        self._reader, self._elapsed = metrics.Reader(path / metrics.NAME, self.folder.mark), 0.0
         self._pending: list[Record] = []
         self._connected = False
 
@@ -121,6 +121,8 @@ class Sender:
     def _finish(self) -> None:
         """Send the files of a run that has ended, once, and disconnect."""
         status = self.folder.manifest()["status"]
+        if status != "running":
+            self.folder.rows()  # refuses records that lack rounds
         if status != "running" and self.state.get("finished") != status:
             self._tracker.finish(self.folder, status)
             self.state |= {"finished": status, "error": ""}

@@ -39,8 +39,10 @@ class TensorBoard(Tracker):
     def finish(self, folder: RunFolder, status: str) -> None:
         """The pictures and the manifest."""
         now = time()
-        for path in sorted(folder.path.glob("*.png")):
+        for path in sorted(path for path in folder.path.glob("*.png") if path.is_file()):
             data = path.read_bytes()
+            if len(data) < 24:  # damaged: it has no size
+                continue
             width, height = struct.unpack(">II", data[16:24])
             image = self._summary.Image(height=height, width=width, colorspace=4, encoded_image_string=data)
             self._add(0, now, [self._summary.Value(tag=path.stem, image=image)])

@@ -1,0 +1,83 @@
+"""The record of a search for settings: what was tried, what it cost, what was chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..core.metric import Metric
+from ..errors import ArnoError
+from ..limits import TEXT, read_text
+
+#: The file that describes a search, in the folder of its comparison.
+RECORD = "tune.json"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The search of one group.
+
+    best: the settings of the best trial. border: settings whose best value lies at the `lower` or `upper` end of its
+    range. trials: as the search recorded them.
+    """
+
+    label: str
+    name: str
+    setting: str
+    space: Mapping[str, str]
+    trials: Sequence[Mapping[str, Any]]
+    best: Mapping[str, str] = field(default_factory=dict)
+    score: float = float("nan")
+    border: Mapping[str, str] = field(default_factory=dict)
+
+    def cost(self, name: str) -> float:
+        """What all trials took: rounds, local_steps, uploaded_bytes, seconds."""
+        return sum(float(trial[name]) for trial in self.trials)
+
+    def scores(self) -> list[float]:
+        """The last score of every trial that has one, pruned trials included."""
+        return [float(trial["scores"][max(trial["scores"], key=int)]) for trial in self.trials if trial["scores"]]
+
+    def middle(self) -> float:
+        """The median of the scores: far from the best one, the method depends on its settings."""
+        found = self.scores()
+        return median(found) if found else float("nan")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search: the score that it looked at, its seeds and budget, and one `Tuned` per group."""
+
+    metric: Metric
+    seeds: str
+    rounds: int
+    trials: int
+    prune: bool
+    groups: Sequence[Tuned]
+
+    @classmethod
+    def open(cls, folder: Path) -> Tuning | None:
+        """The search of a comparison; None if its settings were not searched."""
+        path = folder / RECORD
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(read_text(path, "search", TEXT))
+            groups = [_tuned(group, space) for group, space in zip(found["groups"], found["spaces"], strict=True)]
+            metric = Metric.from_json(found["metric"])
+            return cls(metric, found["seeds"], found["rounds"], found["trials"], found["prune"], groups)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ArnoError(f"{path}", f"it is no record of a search ({error})", "run arno tune again") from error
+
+
+def _tuned(group: Mapping[str, Any], space: Mapping[str, str]) -> Tuned:
+    about = Tuned(str(group["label"]), str(group["name"]), str(group["setting"]), space, group["trials"])
+    if group.get("best") is None:
+        return about
+    best = group["trials"][group["best"]]
+    score = float(best["scores"][max(best["scores"], key=int)])
+    return Tuned(**{**vars(about), "best": best["settings"], "score": score, "border": group["border"]})

@@ -1,0 +1,112 @@
+"""Ranges of a search: the values of a setting among which `arno tune` looks for the best one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import log10
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..config import settings as configs
+from ..config.lists import values
+from ..errors import ArnoError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+#: A value this near to an end of its range, as a share of the range, lies at the border.
+BORDER = 0.05
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that a setting may take.
+
+    scale: `log` and `linear` are numbers between two ends, `int` whole numbers with the ends, `any` a list of values.
+
+    >>> Range.of("log(0.001, 1)"), Range.of("any(adam, yogi)").options, Range.of("uniform(0, 1)")
+    (Range(scale='log', low=0.001, high=1.0, options=()), ('adam', 'yogi'), None)
+    """
+
+    scale: Literal["log", "linear", "int", "any"]
+    low: float = 0.0
+    high: float = 0.0
+    options: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Range | None:
+        """The range that a value of a setting describes; None if the value is no range."""
+        found = re.fullmatch(r"\s*(log|linear|int|any)\((.*)\)\s*", text)
+        if found is None:
+            return None
+        scale, inside = found[1], [configs.parse(f"value={each.strip()}")[1] for each in values(found[2])]
+        if scale == "any":
+            if len(inside) < 2:
+                raise ArnoError(text, "there is nothing to choose", "list at least two values, as any(1, 5, 10)")
+            return cls("any", options=tuple(inside))
+        if len(inside) != 2 or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in inside):
+            raise ArnoError(text, "a range has two ends, which are numbers", f"write {scale}(0.001, 1)")
+        low, high = inside
+        if not low < high:
+            raise ArnoError(text, "the first end must be below the second", f"write {scale}({high:g}, {low:g})")
+        if scale == "log" and low <= 0:
+            raise ArnoError(text, "a logarithmic range begins above zero", "try log(1e-4, 1), or linear(0, 1)")
+        if scale == "int" and (low != int(low) or high != int(high)):
+            raise ArnoError(text, "its ends must be whole numbers", f"write int({int(low)}, {int(high) + 1})")
+        return cls(scale, float(low), float(high))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        inside = self.options or ((int(self.low), int(self.high)) if self.scale == "int" else (self.low, self.high))
+        return f"{self.scale}({', '.join(configs.written(x) for x in inside)})"
+
+    def distribution(self) -> BaseDistribution:
+        """The same for Optuna."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.scale == "any":
+            return CategoricalDistribution([configs.written(x) for x in self.options])
+        if self.scale == "int":
+            return IntDistribution(int(self.low), int(self.high))
+        return FloatDistribution(self.low, self.high, log=self.scale == "log")
+
+    def written(self, value: Any) -> str:
+        """A value that Optuna chose, as a run takes it: numbers with three digits, within the range.
+
+        >>> Range.of("log(0.001, 1)").written(0.0123456)
+        '0.0123'
+        """
+        if self.scale in ("log", "linear"):
+            return configs.written(min(max(float(f"{value:.3g}"), self.low), self.high))
+        return str(value)
+
+    def border(self, value: str) -> str:
+        """Which end of the range the value is near to; empty if it is near to none.
+
+        >>> ends = Range.of("log(0.001, 1)")
+        >>> ends.border("0.0011"), ends.border("0.1"), ends.border("1")
+        ('lower', '', 'upper')
+        """
+        if self.scale == "any":
+            return ""
+        at, low, high = (log10(x) if self.scale == "log" else x for x in (float(value), self.low, self.high))
+        place = (at - low) / (high - low)
+        return "lower" if place <= BORDER else "upper" if place >= 1 - BORDER else ""
+
+
+def ranges_in(words: list[str]) -> tuple[dict[str, Range], list[str]]:
+    """The settings that are ranges, by key, and the other settings.
+
+    >>> ranges_in(["method=fedavg,fedprox", "local.lr=log(0.01, 1)", "fedprox.mu=any(0.1, 1)"])[1]
+    ['method=fedavg,fedprox']
+    """
+    found, rest = dict[str, Range](), []
+    for word in words:
+        key, _, value = word.partition("=")
+        several = Range.of(value)
+        if several is None:
+            rest.append(word)
+        elif key in configs.GROUPS or key in ("seed", "rounds"):
+            raise ArnoError(word, f"{key} is not searched", f"list its values with commas: {key}=a,b")
+        else:
+            found[key] = several
+    return found, rest

@@ -1,0 +1,139 @@
+"""The search for the settings of one method: Optuna proposes them, runs score them.
+
+The proposals depend on the scores of the trials before, on the number of the trial, and on nothing else. So a search
+that was stopped is made again from its beginning: its trials are the same, and their runs are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArnoError
+from .ranges import Range
+
+#: So many trials are asked for before their scores are known, and so many random ones begin a search.
+BATCH = 8
+#: The shares of the rounds after which the better half of the trials of a batch goes on.
+RUNGS = (0.25, 0.5, 1.0)
+
+
+@dataclass
+class Trial:
+    """Settings that were tried: `settings` as a run takes them, `values` as Optuna chose them.
+
+    scores: validation scores by round; pruned: whether it was stopped before the last round; lost: why it has no score.
+    """
+
+    number: int
+    values: dict[str, Any]
+    settings: dict[str, str]
+    scores: dict[int, float] = field(default_factory=dict)
+    pruned: bool = False
+    lost: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The score after the last round; None if the trial has none."""
+        return None if self.pruned or self.lost or not self.scores else self.scores[max(self.scores)]
+
+
+class Search:
+    """The search of one group of a comparison.
+
+    name: of the group. space: the ranges by key. sign: 1 where more is better. recorded: the values that an earlier
+    call chose for the first trials.
+    """
+
+    def __init__(self, name: str, space: Mapping[str, Range], sign: int, recorded: Sequence[dict[str, Any]]) -> None:
+        self.name, self.space, self.sign, self.recorded = name, dict(space), sign, recorded
+        self.trials: list[Trial] = []
+        self._asked: list[Any] = []
+        self._study = import_optuna().create_study(direction="maximize" if sign > 0 else "minimize", study_name=name)
+
+    def ask(self, count: int) -> list[Trial]:
+        """The next trials."""
+        from optuna.samplers import TPESampler
+
+        first = len(self.trials)
+        for number in range(first, first + count):
+            if number < len(self.recorded):
+                self._study.enqueue_trial(self.recorded[number])
+            self._study.sampler = TPESampler(seed=seed_of(self.name, number), n_startup_trials=BATCH)
+            asked = self._study.ask({key: each.distribution() for key, each in self.space.items()})
+            written = {key: self.space[key].written(value) for key, value in asked.params.items()}
+            self._asked.append(asked)
+            self.trials.append(Trial(number, dict(asked.params), written))
+        return self.trials[first:]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """The scores of trials that were asked for, in the order of their numbers."""
+        from optuna.trial import TrialState
+
+        for trial in sorted(trials, key=lambda trial: trial.number):
+            asked = self._asked[trial.number]
+            for t, score in trial.scores.items():
+                asked.report(score if isfinite(score) else -self.sign * float("inf"), t)
+            if trial.score is None:
+                self._study.tell(asked, state=TrialState.PRUNED if trial.scores else TrialState.FAIL)
+            else:
+                self._study.tell(asked, trial.score)
+
+    def better_half(self, trials: Sequence[Trial], t: int) -> list[Trial]:
+        """The trials with the better scores after round `t`: half of them, at least one; at equal scores the first."""
+        there = [trial for trial in trials if not trial.lost]
+        ranked = sorted(there, key=lambda trial: (-self.sign * trial.scores[t], trial.number))
+        kept = {trial.number for trial in ranked[: (len(trials) + 1) // 2]}
+        return [trial for trial in trials if trial.number in kept]
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the best score after the last round; at equal scores the first."""
+        complete = [trial for trial in self.trials if trial.score is not None]
+        if not complete:
+            why = next((trial.lost for trial in self.trials if trial.lost), "")
+            remedy = f"choose other ranges; the first one: {why}"
+            raise ArnoError(f"search for {self.name}", "none of its trials has a score", remedy)
+        return max(complete, key=lambda trial: (self.sign * float(trial.score or 0.0), -trial.number))
+
+    def store(self, path: Path) -> None:
+        """Write the finished trials into a storage of Optuna, which `optuna-dashboard` shows."""
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        kept = optuna.create_study(
+            storage=storage, study_name=self.name, direction=self._study.direction, load_if_exists=True
+        )
+        ended = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
+        kept.add_trials(ended[len(kept.get_trials(deepcopy=False)) :])
+
+
+def rungs(rounds: int, every: int) -> list[int]:
+    """The rounds after which trials are compared: evaluated ones, the last of them is the last round.
+
+    >>> rungs(40, 1), rungs(40, 15), rungs(3, 1)
+    ([10, 20, 40], [15, 30, 40], [1, 3])
+    """
+    found = {min(rounds, max(1, -(-int(rounds * share) // every)) * every) for share in RUNGS}
+    return sorted(found | {rounds})
+
+
+def seed_of(name: str, number: int) -> int:
+    """The seed of a proposal."""
+    return int.from_bytes(blake2b(f"{name}/{number}".encode(), digest_size=4).digest(), "big")
+
+
+def import_optuna() -> Any:
+    """Optuna, quiet; refuses with the command that installs it."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise ArnoError("arno tune", "it needs Optuna", "pip install 'arno[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

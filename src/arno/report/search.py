@@ -1,0 +1,146 @@
+"""The search for settings in tables and pictures: what each method was given, what it found, how much it needs luck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from math import isfinite, log10
+
+from ..analysis.tuning import Tuned, Tuning
+from .numbers import COSTS, score
+from .tables import Sheet
+
+#: The costs of a search and where the record holds them.
+SPENT = {"rounds": "rounds", "steps": "local_steps", "bytes": "uploaded_bytes", "seconds": "seconds"}
+WIDTH, HEIGHT, LEFT, BELOW = 300, 150, 46, 22
+
+
+def sheet(tuning: Tuning) -> Sheet:
+    """The table of the search, with the settings that it chose in the notes."""
+    metric = tuning.metric
+    places: dict[str, list[list[str]]] = {group.setting: [] for group in tuning.groups}
+    for group in tuning.groups:
+        scores = [score(metric, group.score), score(metric, group.middle())]
+        costs = [COSTS[column].show(group.cost(name)) for column, name in SPENT.items()]
+        places[group.setting].append([group.name, *scores, str(len(group.trials)), *costs])
+    columns = ["best trial", "median", "trials", *(COSTS[column].label for column in SPENT)]
+    notes = [sentence(tuning), *chosen(tuning), *warnings(tuning)]
+    return Sheet(f"search: {metric.label} of the trials, and what they cost", columns, places, notes)
+
+
+def sentence(tuning: Tuning) -> str:
+    """How the settings were chosen."""
+    pruned = "; the worse half of each batch ended after a quarter and after half of them" if tuning.prune else ""
+    return (
+        f"Every method had {tuning.trials} trials of up to {tuning.rounds} rounds{pruned}. Settings were chosen by "
+        f"{tuning.metric.label} on seed {tuning.seeds}; the search read no test data. median: of the last scores of "
+        "all trials; far from the best one, the method depends on its settings."
+    )
+
+
+def summary(tuning: Tuning) -> str:
+    """One line for the verdict."""
+    spent = {group.cost("rounds") for group in tuning.groups}
+    equal = f"{spent.pop():,.0f} rounds each" if len(spent) == 1 else "not the same number of rounds, see below"
+    return f"The settings of every method were searched with {tuning.trials} trials ({equal}), by validation data only."
+
+
+def chosen(tuning: Tuning) -> Iterator[str]:
+    """The settings of the best trial of each group."""
+    for group in tuning.groups:
+        yield f"{group.label}: {', '.join(f'{shorter(key)} = {value}' for key, value in group.best.items())}."
+
+
+def warnings(tuning: Tuning) -> Iterator[str]:
+    """Best values at the end of a range, trials without a result, unequal budgets."""
+    for group in tuning.groups:
+        for key, end in group.border.items():
+            where = f"lies at the {end} end of {group.space[key]}"
+            yield f"{group.label}: the best {shorter(key)} = {group.best[key]} {where}; search a wider range."
+        lost = sum(bool(trial["lost"]) for trial in group.trials)
+        if lost:
+            yield f"{group.label}: {lost} of {len(group.trials)} trials have no score; in most cases they diverged."
+    spent = {group.label: group.cost("rounds") for group in tuning.groups}
+    if len(set(spent.values())) > 1:
+        each = ", ".join(f"{name} {rounds:g}" for name, rounds in spent.items())
+        yield f"The trials did not use the same number of rounds: {each}. Trials that diverge or stop early use fewer."
+
+
+def shorter(key: str) -> str:
+    """A setting without the group of the method."""
+    return key.removeprefix("method.")
+
+
+def section(tuning: Tuning) -> str:
+    """The search in the HTML report: a picture of the trials for each group and setting."""
+    pictures = "".join(
+        f"<figure><figcaption>{escape(group.label)}, {escape(shorter(key))}</figcaption>{_picture(tuning, group, key)}"
+        "</figure>"
+        for group in tuning.groups
+        for key in group.space
+    )
+    notes = "".join(f"<p class='note'>{escape(line)}</p>" for line in (*chosen(tuning), *warnings(tuning)))
+    caption = (
+        f"{sentence(tuning)} Each point is a trial: the value of the setting and the last {tuning.metric.label} of the "
+        "trial. An empty circle is a trial that ended early; the ring marks the best one."
+    )
+    head = f"<h2>Search for settings</h2><p class='caption'>{escape(caption)}</p>"
+    return f"<section id='search'>{head}<div class='tried'>{pictures}</div>{notes}</section>"
+
+
+def tried(group: Tuned, key: str) -> list[tuple[str, float, bool, bool]]:
+    """The values of a setting that were tried: value, last score, whether it ended early, whether it is the best."""
+    found = []
+    for trial in group.trials:
+        if trial["scores"] and key in trial["settings"]:
+            last = float(trial["scores"][max(trial["scores"], key=int)])
+            if isfinite(last):
+                best = trial["settings"] == group.best and not trial["pruned"]
+                found.append((str(trial["settings"][key]), last, bool(trial["pruned"]), best))
+    return found
+
+
+def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
+    """The trials over one setting; all groups share the axis of the scores."""
+    scores = [point[1] for each in tuning.groups for name in each.space for point in tried(each, name)]
+    points = tried(group, key)
+    if not points:
+        return "<p class='note'>No trial has a score.</p>"
+    xs, ticks = _places(group.space[key], [value for value, *_ in points])
+    low, high = min(scores), max(scores)
+    span = (high - low) or 1.0
+
+    def across(x: float) -> float:
+        return LEFT + 8 + x * (WIDTH - LEFT - 20)
+
+    def down(y: float) -> float:
+        return 8 + (1 - (y - low) / span) * (HEIGHT - BELOW - 16)
+
+    dots = "".join(
+        f"<circle class='{'pruned' if pruned else 'full'}{' best' if best else ''}' cx='{across(x):.1f}' "
+        f"cy='{down(y):.1f}' r='{6 if best else 3.5}'><title>{escape(shorter(key))} = {escape(value)}: "
+        f"{escape(tuning.metric.show(y))}</title></circle>"
+        for x, (value, y, pruned, best) in zip(xs, points, strict=True)
+    )
+    marks = "".join(
+        f"<text x='{across(x):.1f}' y='{HEIGHT - 6}' text-anchor='middle'>{escape(text)}</text>" for x, text in ticks
+    )
+    marks += "".join(
+        f"<text x='{LEFT}' y='{down(y) + 4:.1f}' text-anchor='end'>{escape(tuning.metric.show(y))}</text>"
+        for y in ((low, high) if high > low else (low,))
+    )
+    label = f"{group.label}: {tuning.metric.label} of the trials over {shorter(key)}"
+    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(label)}'>{marks}{dots}</svg>"
+
+
+def _places(space: str, values: Sequence[str]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Where the values of a range lie between 0 and 1, and the labels of the axis."""
+    scale, _, inside = space.rstrip(")").partition("(")
+    ends = [text.strip() for text in inside.split(",")]
+    if scale == "any":
+        step = 1 / max(len(ends) - 1, 1)
+        at = {text: i * step for i, text in enumerate(ends)}
+        return [at.get(value, 0.5) for value in values], [(x, text) for text, x in at.items()]
+    low, high = (log10(float(text)) if scale == "log" else float(text) for text in ends)
+    numbers = [log10(float(value)) if scale == "log" else float(value) for value in values]
+    return [(x - low) / (high - low) for x in numbers], [(0.0, ends[0]), (1.0, ends[1])]
