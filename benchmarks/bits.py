@@ -5,7 +5,9 @@
 OLD and NEW are the folders of two checkouts. Every case is a short run. Both checkouts run it, and the script compares
 
     final.safetensors, best.safetensors    bit for bit
-    metrics.jsonl                          every column that both record, except the columns that hold seconds
+    metrics.jsonl                          every column that both record, except seconds and uploaded_bytes
+
+Since release 0.2 `uploaded_bytes` counts all that a client sends; before, it counted models alone.
 
 The cases are all methods of OLD on the digits and on quadratics, some lists of parts for `compose`, other settings of
 the methods and of local training, all selections, several networks, and the engines. A method that needs a network
@@ -46,6 +48,8 @@ OTHERWISE = (
 )
 #: Settings without which a method refuses the digits.
 NEEDS = {"lorenzo": "participation=1"}
+#: Columns that are not compared: checksums, and bytes, which count more than in release 0.1.
+OTHER = ("crc", "uploaded_bytes")
 #: Seconds after which the process that runs a case is ended.
 PATIENCE = 120
 
@@ -271,9 +275,11 @@ def tensors(path: Path) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], bytes
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The recorded metrics, round by round, without seconds and checksums."""
+    """The recorded metrics, round by round, without seconds and `OTHER`."""
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if "seconds" not in name and name != "crc"} for row in found]
+    return [
+        {name: value for name, value in row.items() if "seconds" not in name and name not in OTHER} for row in found
+    ]
 
 
 def columns(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:

@@ -76,6 +76,7 @@ def factory():
 def python(checkout: Path, *words: str, cwd: Path | None = None) -> str:
     """The output of a Python process that imports the Arno of a checkout."""
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(checkout / "src")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python keeps compiled files; the first pair writes them
     done = subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{checkout}: {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

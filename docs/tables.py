@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from arno.cli.listing import parts_of, settings_of
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from arno.cli.abilities import engines_of, tasks_of
+from arno.cli.listing import settings_of
 from arno.config.settings import GROUPS, describe, registry, written
 from arno.core.part import ROLES
+from arno.methods import FAMILIES
+from arno.methods.catalogue import Entry, entries
+
+#: The pages of the studies, from which the pages of the methods take their figures.
+RESULTS = Path(__file__).parent / "results"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -50,20 +61,75 @@ def choices(group: str) -> str:
 
 
 def methods() -> str:
-    known = registry("method")
-    return table(
-        ["method", "formula", "parts", "settings", "paper"],
-        (
-            [
-                code(name),
-                code(known.info(name).get("formula", "")),
-                parts_of(known, name),
-                code(settings_of(known, name)),
-                known.info(name).get("paper", ""),
-            ]
-            for name in known.names()
-        ),
-    )
+    """A table for each family; every method has a page of its own."""
+    texts = []
+    for family, what in FAMILIES.items():
+        rows = ([f"[{one.name}](methods/{one.name}.md)", one.sentence] for one in entries(family))
+        texts.append(f"### {family.capitalize()}: {what}\n\n{table(['method', 'what it does'], rows)}")
+    return "\n\n".join(texts)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """MkDocs calls this first: the pages of the methods go below `Methods`."""
+    pages = [{family: [f"methods/{one.name}.md" for one in entries(family)]} for family in FAMILIES]
+    for item in config.nav or []:
+        if item.get("Methods") == "methods.md":
+            item["Methods"] = ["methods.md", *pages]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """MkDocs calls this when it has found the pages: a page for every method is added."""
+    for one in entries():
+        files.append(File.generated(config, f"methods/{one.name}.md", content=page(one)))
+    return files
+
+
+def page(one: Entry) -> str:
+    """The page of a method, from what its sources declare and from the measured results."""
+    settings = (
+        [code(f"method.{s.name}"), code(written(s.default)), code(s.range), s.text] for s in one.settings
+    )  # fmt: skip
+    facts = {"Parts": one.parts, "Sends": one.sends, "Engines": engines_of(one.name), "Tasks": tasks_of(one.name)}
+    facts["Defaults"] = ", ".join(code(f"{key}={written(value)}") for key, value in one.defaults.items())
+    pieces = [
+        f"# {one.name}",
+        one.sentence,
+        f"```text\n{one.formula}\n```",
+        f"Paper: {one.paper}.",
+        f"**It helps** {one.helps}",
+        f"**It hurts** {one.hurts}",
+        measured(one.name),
+        table(["setting", "default", "worth tuning", "meaning"], settings) if one.settings else "It has no settings.",
+        f"```sh\n{one.command}\n```",
+        "\n".join(f"- {fact}: {text}" for fact, text in facts.items() if text),
+        f"## In its file\n\n```text\n{one.origin}\n```",
+    ]
+    return "\n\n".join(filter(None, pieces)) + "\n"
+
+
+def measured(name: str) -> str:
+    """What the studies measured of a method."""
+    lines = []
+    skewed = figures("label_skew")
+    if name in skewed:
+        mine, base = (100 * fmean(skewed[which]["accuracy"]) for which in (name, "fedavg"))
+        rest = "" if name == "fedavg" else f" (FedAvg: {base:.1f} %)"
+        lines.append(f"- [skewed digits](../results/label_skew.md): test accuracy {mine:.1f} %{rest}")
+    for problem, arms in figures("personal").items():
+        for arm in (name, f"{name}, fine-tuned"):
+            if arm in arms:
+                mine, tuned = (100 * fmean(arms[which]["accuracy"]) for which in (arm, "fedavg, fine-tuned"))
+                rest = "" if arm == "fedavg, fine-tuned" else f" (fine-tuned FedAvg: {tuned:.1f} %)"
+                adapted = ", fine-tuned" if "," in arm else ""
+                lines.append(f"- [{problem}](../results/personal.md){adapted}: own test accuracy {mine:.1f} %{rest}")
+    return "\n".join(["Measured, each with a tuned learning rate:", "", *lines]) if lines else ""
+
+
+def figures(study: str) -> dict[str, Any]:
+    """The numbers of a study."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{study}.json").read_text())
+    return found
 
 
 def example() -> str:

@@ -47,7 +47,7 @@ def prepare(name: str, base: Path, sources: dict[str, str]) -> Path:
         np.save(folder / f"{part}.npy", array.numpy())
     assert name in BATCH
     config = plain(compose(settings(folder)))
-    first = build.classification(config).init(0)
+    first = build.supervised(config).init(0)
     np.save(folder / "start.npy", first.numpy())
     save(folder / "start.safetensors", Checkpoint(0, {"w": first}, {}, config))
     return folder

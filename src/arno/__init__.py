@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .core.work import SGD, Result, Work
     from .data.sources.python import Data
     from .grids.compare import compare
+    from .grids.tune import tune
+    from .report.html import write_report
     from .runs.run import RunResult, resume, run
 
 # Threads of a kernel that wait for each other sleep instead of spinning: on a busy machine spinning costs several times
@@ -42,6 +44,8 @@ _HOMES = {
     "RunResult": "runs.run",
     "resume": "runs.run",
     "run": "runs.run",
+    "tune": "grids.tune",
+    "write_report": "report.html",
 }
 
 __all__ = [
@@ -56,7 +60,7 @@ __all__ = [
     "Result",
     "RunResult",
 ]
-__all__ += ["Work", "__version__", "compare", "resume", "run"]
+__all__ += ["Work", "__version__", "compare", "resume", "run", "tune", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

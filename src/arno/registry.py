@@ -1,7 +1,7 @@
 """Named factories. A setting on the command line is a keyword parameter of the factory it configures.
 
-`method=fedprox method.mu=0.1` calls `fedprox(mu=0.1)`; the default, the type and the documentation of `mu` stand
-in that function's signature and nowhere else. Methods, data sets, partitions, models and selections all work so.
+`method=fedprox method.mu=0.1` calls `fedprox(mu=0.1)`; the default, the type and the documentation of `mu` are
+in that function alone. Methods, data sets, partitions, models and selections all work in this way.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ CASES = [
     ("partition.alfa=3", "'partition.alfa'", "known are", "did you mean 'partition.alpha'?"),
     ("method.mu=3", "'method.mu'", "method=fedavg has no such setting", "method.mu=..."),
     ("method=fedpox", "'fedpox'", "known", "did you mean 'fedprox'?"),
-    ("data=digitz", "'digitz'", "known are", "did you mean 'digits'?"),
+    ("data=digitz", "'digitz'", "known", "did you mean 'digits'?"),
     ("model=lenet", "'lenet'", "known are", "did you mean 'lenet5'?"),
     ("engine=seriel", "'seriel'", "known are", "did you mean 'serial'?"),
     ("rounds", "'rounds'", "key=value", "rounds=10"),

@@ -232,6 +232,8 @@ def stop(cell: str, after: int) -> None:
     folder = Path("grid", cell)
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:after]))
+    for late in RunFolder(folder).after(after):
+        late.unlink()
     RunFolder(folder).update_manifest(status="interrupted", rounds=after)
 
 

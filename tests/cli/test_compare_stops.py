@@ -1,4 +1,4 @@
-"""A comparison that is stopped or killed goes on where it was, ends in the same table, and leaves nobody behind."""
+"""A comparison that is stopped or killed continues, ends in the same table, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rounds(cell: Path) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The comparison that nobody stopped."""
+    """The comparison that was not stopped."""
     out = tmp_path_factory.mktemp("whole") / "grid"
     with pytest.raises(SystemExit, match="0"):
         cli.main(["compare", *GRID, f"out={out}"])

@@ -30,7 +30,7 @@ def test_a_run_imports_its_method_and_its_engine_and_no_other() -> None:
     for room, wanted in (
         ("methods", {"scaffold"}),
         ("engines", {"serial"}),
-        ("models", {"linear", "network"}),
+        ("models", {"linear", "network", "python"}),
         ("data.sources", {"digits"}),
         ("report", set()),
         ("grids", set()),

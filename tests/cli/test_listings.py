@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,29 +16,79 @@ from arno.cli.completion import SCRIPTS, words
 from arno.config.names import registered
 from arno.config.settings import GROUPS, registry
 from arno.conform import PACKAGED
-from arno.methods import methods
+from arno.grids.ranges import Range
+from arno.methods import FAMILIES, methods
+from arno.methods.catalogue import entries, entry
 
 CASE = PACKAGED / "fedavg_softmax_samples.npz"
 
 
-def test_the_table_of_methods_says_all_of_each_and_fits_80_columns(arno):
+def flat(text: str) -> str:
+    """Printed tables without their lines."""
+    return " ".join("".join(c for c in text if c not in "│┃").split())
+
+
+def test_the_list_of_methods_has_a_sentence_for_each_and_fits_80_columns(arno):
     said = arno("methods")
     assert said.status == 0
     assert max(map(cell_len, said.out.splitlines())) <= 80
-    flat = " ".join("".join(c for c in said.out if c not in "│┃").split())
-    for name in methods.names():
-        assert f" {name} " in flat
-        assert " ".join(methods.info(name)["paper"].split()[:2]) in flat
-        for setting in methods.settings(name):
-            assert f"{setting}=" in flat
+    for one in entries():
+        assert f"{one.name} {one.sentence}" in flat(said.out)
+    for family in FAMILIES:
+        assert f" {family} " in said.out
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_the_methods_of_a_family(arno):
+    said = flat(arno("methods", "--family", "personal").out)
+    assert all(f" {name} " in said for name in ("fedper", "ditto", "local"))
+    assert " scaffold " not in said
+    assert "did you mean 'personal'?" in arno("methods", "--family", "persnal").error
+    assert "leave one of them out" in arno("methods", "fedper", "--family", "personal").error
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "fedlc"])
 def test_one_method_in_full(arno, name):
     said = arno("methods", name).out
-    assert "arXiv" in said
-    assert ("mu=0.01" in said) == (name == "fedprox")
+    assert max(map(cell_len, said.splitlines())) <= 80
+    told = flat(said)
+    one = entry(name)
+    for text in (one.sentence, one.helps, one.hurts, one.paper, one.command, "serial, processes and ray"):
+        assert text in told
+    assert ("│ method.mu │ 0.01" in said) == (name == "fedprox")
+    assert ("log(0.001, 1)" in told) == (name == "fedprox")
+    assert ("not regression: its loss is defined for classes" in told) == (name == "fedlc")
+    assert ("batched refuses it" in told) == (name in ("ditto", "fedlc"))
     assert ">>>" not in said
+
+
+def test_methods_as_json(arno):
+    rows = json.loads(arno("methods", "--json", "--family", "personal").out)
+    assert {"fedper", "fedala"} <= {row["name"] for row in rows}
+    assert all(row["family"] == "personal" for row in rows)
+    (row,) = json.loads(arno("methods", "--json", "ditto").out)
+    (lam, epochs) = row["settings"]
+    assert (lam["name"], lam["default"], lam["range"]) == ("lam", 1.0, "log(0.01, 10)")
+    assert epochs["range"] == ""
+    assert row["defaults"] == {"weighting": "uniform"}
+
+
+def test_what_methods_declare_is_complete_and_true():
+    for one in entries():
+        assert one.family in FAMILIES
+        assert re.fullmatch(r"[A-Z].*[^.]\.", one.sentence), one.name
+        assert one.helps.endswith(".")
+        assert one.hurts.endswith(".")
+        declared = methods.info(one.name).get("tune", {})
+        assert declared.keys() <= methods.settings(one.name).keys(), one.name
+        for setting in one.settings:
+            assert setting.text, (one.name, setting.name)
+            if setting.range:
+                found = Range.of(setting.range)
+                assert found is not None
+                assert found.low <= setting.default <= found.high, (one.name, setting.name)
+                for value in (found.low, found.high):  # a range is worth searching only if the method takes it
+                    kind = type(setting.default)
+                    methods.get(one.name)(**{setting.name: kind(value)})
 
 
 def test_an_unknown_method(arno):
@@ -130,7 +181,8 @@ def test_completion_knows_what_the_registries_know(group):
 def test_what_completion_offers():
     assert words(["arno", "comp"]) == ["compare", "completion"]
     assert words(["arno run data=fashion"]) == ["data=fashion_mnist"]
-    assert words(["arno run partition."]) == [f"partition.{n}=" for n in ("alpha", "equal", "min_size", "tries")]
+    settings = ("alpha", "equal", "turns", "min_size", "tries")
+    assert words(["arno run partition."]) == [f"partition.{n}=" for n in settings]
     assert words(["arno run partition=shards partition."]) == ["partition.shards="]
     assert words(["arno run rounds=1"]) == []
     assert words(["arno resume ru"]) == []

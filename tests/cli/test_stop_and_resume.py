@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -24,7 +25,7 @@ LONG = (f"rounds={ROUNDS}", "clients=10", "local.epochs=3", "checkpoint.every=2"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody stopped."""
+    """The run that was not stopped."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.raises(SystemExit, match="0"):
         cli.main(["run", *LONG, f"out={out}", "--quiet"])
@@ -107,7 +108,7 @@ def test_killed_at_a_random_moment_and_resumed(attempt, start, arno, whole, same
     print(f"killed after {rounds(out)} rounds")
     if (out / "final.safetensors").exists():
         pytest.skip("it was over before the kill")
-    assert status(out) == "running", "nobody told the manifest"
+    assert status(out) == "running", "the manifest was not updated"
     arno("resume", out)
     same_run(whole, out)
     assert not list(out.rglob("*.part"))
@@ -122,6 +123,59 @@ def test_killed_twice(start, arno, whole, same_run, tmp_path):
         start.processes[-1].join()
     arno("resume", out)
     same_run(whole, out)
+
+
+#: A run whose files may not grow beyond a size: that of `metrics.jsonl` is the first one to reach it.
+SMALL_DISK = """
+import resource, sys
+from arno import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+cli.main(sys.argv[2:])
+"""
+
+
+def test_full_disk(arno, same_run, tmp_path):
+    """Attack: a full disk, which left the manifest at "running"."""
+    words = ("rounds=150", "clients=4", "model=softmax", "data.limit=200", "checkpoint.every=7", "engine=serial")
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", SMALL_DISK, "24000", "run", *words, f"out={out}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: cannot write {out / 'metrics.jsonl'}: File too large")
+    assert status(out) == "failed"
+    assert 7 < rounds(out) < 150
+    assert arno("resume", out).status == 0
+    assert status(out) == "done"
+    same_run(arno("run", *words, f"out={tmp_path / 'whole'}").folder, out)
+
+
+def test_full_disk_at_the_end_of_a_run(arno, small, monkeypatch):
+    """There is no room for a second manifest: the copy of the one before gives way."""
+    from arno.core.federation import Federation
+    from arno.records import disk
+
+    plain, write = Federation.round, disk.write
+
+    def fails(self):
+        if self.t == 2:
+            monkeypatch.setattr(disk, "write", full)
+        return plain(self)
+
+    def full(path, data, sync=False):
+        if path.name.startswith("manifest.json") and (path.parent / "manifest.json.previous").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data, sync)
+
+    monkeypatch.setattr(Federation, "round", fails)
+    said = arno("run", *small, "out=run")
+    assert said.status == 2
+    assert said.error.startswith("error: cannot write run/manifest.json: No space left on device")
+    assert status(Path("run")) == "failed"
+    monkeypatch.setattr(Federation, "round", plain)
+    monkeypatch.setattr(disk, "write", write)
+    assert arno("resume", "run").status == 0
+    assert status(Path("run")) == "done"
 
 
 def test_a_second_signal_stops_at_once(arno, small, monkeypatch):
@@ -165,7 +219,7 @@ def test_only_what_does_not_matter_may_change(arno, small):
     for change in ("local.lr=0.1", "seed=1", "method=fedprox", "clients=6", "partition.alpha=1"):
         error = arno("resume", "run", "rounds=6", change).error
         assert change.split("=")[0] in error
-        assert "only rounds, eval, checkpoint, track, out, state, engine" in error
+        assert "only rounds, eval, checkpoint, track, out, state, on_client_error, engine" in error
     assert (Path("run") / "final.safetensors").read_bytes() == before
     assert arno("resume", "run", "rounds=5", "eval.every=2", "checkpoint.keep=1").status == 0
 

@@ -147,6 +147,26 @@ def test_my_data_is_learned():
     assert again.problem.fingerprint() == run.problem.fingerprint(), "the data do not depend on the seed"
 
 
+def test_my_problem_finds_the_place_and_works_with_methods():
+    words = ("problem=custom", "problem.target=examples/my_problem.py:factory", "problem.spread=3", "clients=6")
+    words += ("local.lr=0.5", "local.batch_size=20", "local.epochs=5")
+    found = [package.run(*words, f"method={method}", rounds=200, out=method) for method in ("fedavg", "scaffold")]
+    problem = found[0].problem
+    w = found[0].final.double().clone().requires_grad_()
+    search = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        search.zero_grad()
+        value = problem.distances(w, problem.points.double()).mean()
+        value.backward()
+        return value
+
+    search.step(loss)
+    off = [float((run.final.double() - w.detach()).norm()) for run in found]
+    assert off[1] < 1e-3, "SCAFFOLD reaches the place"
+    assert off[0] > 10 * off[1], "FedAvg stays away from it"
+
+
 @pytest.mark.parametrize("data", [("data=digits",), DIABETES])
 def test_my_partition_gives_neighbouring_strata(data, arno):
     words = ("partition=custom", "partition.target=examples/my_partition.py:factory", "clients=5")

@@ -276,3 +276,9 @@ def test_runs_of_two_releases_with_the_same_settings_are_one_group(write):
     found = Comparison.of([write("old", 0, recorded(3.0), config=old), write("new", 1, recorded(4.0), config=new)])
     assert [(group.name, list(group.runs)) for group in found.members] == [("lorenzo", [0, 1])]
     assert found.settings.shared["problem.kind"] == "supervised"
+
+
+def test_a_validation_score_that_is_not_finite_is_never_the_best():
+    scores = [(0.2, float("nan")), (0.6, 0.5), (0.4, 0.3)]
+    rows = [{"round": t, "test_fit": test, "val_fit": val} for t, (test, val) in enumerate(scores, 1)]
+    assert Record(rows, DECLARED, 3).scores("test_fit", None)["best"] == 0.6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ def test_the_last_word_counts():
 def test_settings_of_a_group_come_from_the_signature_of_its_factory():
     assert resolved("method=fedprox")["method"] == {"kind": "fedprox", "mu": 0.01}
     assert resolved("method.mu=1", "method=fedprox")["method"] == {"kind": "fedprox", "mu": 1}
-    assert resolved("partition=shards")["partition"] == {"kind": "shards", "shards": 2}
+    assert resolved("partition=shards")["partition"] == {"kind": "shards", "shards": 2, "seed": None}
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -104,7 +106,8 @@ def test_another_kind_drops_the_base_settings_of_the_group_but_for_the_common_on
     base = resolved("method=fedprox", "method.mu=1", "data.val=0.3", "data.limit=100", "partition.alpha=9")
     config = resolved("method=fedvarp", "data=mnist", **base)
     assert config["method"] == {"kind": "fedvarp"}
-    assert config["data"] == {"kind": "mnist", "root": None, "limit": None, "val": 0.3, "client_test": None}
+    common = {"val": 0.3, "client_val": None, "client_test": None, "shift": None, "shift_strength": None}
+    assert config["data"] == {"kind": "mnist", "root": None, "limit": None, **common}
     assert config["partition"]["alpha"] == 9
     with pytest.raises(ArnoError, match="method=fedvarp has no such setting"):
         compose(["method=fedvarp", "method.mu=1"], base)
@@ -183,3 +186,11 @@ def test_what_is_written_reads_back(value):
 def test_a_setting_without_its_group_is_told_where_it_lives(words, remedy):
     with pytest.raises(ArnoError, match=remedy):
         compose(words)
+
+
+def test_a_limit_works_for_data_of_ones_own():
+    from arno.config import build
+
+    target = Path(__file__).parents[2] / "examples" / "my_data.py"
+    words = ("data=custom", f"data.target={target}:factory", "data.limit=60", "data.val=0", "clients=3")
+    assert len(build.split(resolved(*words))[0].y) == 60

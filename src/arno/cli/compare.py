@@ -29,7 +29,8 @@ examples
   arno compare method=fedavg,fedprox fedprox.mu=0.01,0.1 partition.alpha=0.1 seed=0..4 out=mu
   arno compare local.lr=0.01,0.03,0.1 seed=0..4 out=lr
 
-The folder holds a run folder per cell, table.md, table.tex, table.csv, differences.csv, compare.png and compare.json.
+The folder holds a run folder per cell, table.md, table.tex, table.csv, differences.csv, client_scores.csv (if clients
+are scored), compare.png, report.html and compare.json.
 """
 
 
@@ -37,8 +38,15 @@ def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("compare", ABOUT, EXAMPLES)
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
+    parser.add_argument("--tuned", action="store_true", help="as `arno tune`: search the settings of each method first")
     parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
     options = parser.settings(arguments)
+
+    if options.tuned:
+        from ..grids.tune import Plan
+        from . import tune
+
+        return tune.run(options.overrides, Plan(jobs=options.jobs), "compare")
 
     from rich.console import Console
 
@@ -58,12 +66,15 @@ def main(arguments: list[str]) -> int:
 def tell(found: Comparison, out: Path, console: Console) -> int:
     """Write tables, a picture and a report of a comparison into its folder, and print it; returns the exit status."""
     from ..analysis.picture import bands
+    from ..analysis.tuning import Tuning
+    from ..report import search
     from ..report.html import write_report
     from ..report.tables import sheets, show, write
 
+    tuning = Tuning.open(out)
     there = any(group.runs for group in found.members)
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
-    tables = sheets(found) if there else []
+    tables = [*([search.sheet(tuning)] if tuning else []), *(sheets(found) if there else [])]
     if there:  # before anything is printed: stdout may be a closed pipe
         write(found, tables, out)
         bands(found).savefig(out / "compare.png", dpi=130)
@@ -75,7 +86,8 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     if any(not cell.diverged for _, _, cell in lost):
         print("failed cells are run again with --retry")
     if there:
-        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv")
+        clients = ", client_scores.csv" * (out / "client_scores.csv").exists()
+        print(f"tables: {out / 'table.md'}, table.tex, table.csv, differences.csv{clients}")
         print(f"picture: {out / 'compare.png'}")
         print(f"report: {out / 'report.html'}")
     print(out)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..runs.result import RunResult
 
 
@@ -26,18 +28,32 @@ def finish(job: Callable[[], RunResult], quiet: bool) -> int:
 
 
 def show(result: RunResult) -> None:
-    """The scores of the last model and of the best one, and where the picture is."""
+    """The scores of the last model, of the best one and of models for comparison, and where the picture is."""
     from rich.console import Console
     from rich.table import Table
 
-    last, best_round = result.rows[-1], result.folder.manifest()["best_round"]
+    manifest = result.folder.manifest()
+    last, best_round, references = result.rows[-1], manifest["best_round"], manifest.get("references", {})
     best = next((row for row in result.rows if row["round"] == best_round), last)
-    table = Table("", "last", "best")
+    table = Table("", "last", "best", *references)
     table.add_row("round", str(last["round"]), str(best["round"]))
     for metric in result.metrics:
         if metric.name in last:
-            values = (metric.show(row[metric.name]) if metric.name in row else "–" for row in (last, best))
-            table.add_row(metric.label, *values)
+            values = [metric.show(row[metric.name]) if metric.name in row else "–" for row in (last, best)]
+            others = [metric.show(of[metric.name]) if metric.name in of else "" for of in references.values()]
+            table.add_row(metric.label, *values, *others)
+    if result.dropped:
+        table.add_row("clients dropped", f"{result.dropped:,}")
     console = Console()
     console.print(table)
+    show_clients(result, console)
     console.print(f"curves: {result.path / 'curves.png'}", highlight=False)
+
+
+def show_clients(result: RunResult, console: Console) -> None:
+    """The scores of the single clients, the worst few if there are many."""
+    from ..analysis.comparison import Comparison
+    from ..report.tables import clients_of, show
+
+    for sheet in clients_of(Comparison.of([result])):
+        show([sheet], console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,46 +24,74 @@ if TYPE_CHECKING:
 CLIENTS, STRATA = 40, 12
 
 
-def show_methods() -> None:
-    """Print all methods; formula, parts, settings and paper stand below each other, so that 80 columns are enough."""
-    from ..methods import methods
+def show_methods(family: str | None = None) -> None:
+    """Print all methods, or those of a family: name and one sentence, family after family."""
+    from ..methods import FAMILIES
+    from ..methods.catalogue import entries
 
-    table = Table("method", "formula, parts, settings, paper", show_lines=True)
+    table, last = Table("method", "what it does"), ""
     table.columns[0].no_wrap = True
-    for name in methods.names():
-        info = methods.info(name)
-        texts = {
-            "": info.get("formula", ""),
-            "parts": parts_of(methods, name),
-            "settings": settings_of(methods, name),
-            "paper": info.get("paper", ""),
-        }
-        lines = [f"[dim]{key}:[/dim] {escape(text)}" if key else escape(text) for key, text in texts.items() if text]
-        table.add_row(name, "\n".join(lines))
+    for one in entries(family):
+        if one.family != last:
+            table.add_section()
+            table.add_row(f"[bold]{one.family}[/bold]", f"[dim]{escape(FAMILIES[one.family])}[/dim]")
+        table.add_row(one.name, escape(one.sentence))
+        last = one.family
     console = Console()
     console.print(table)
-    console.print("details of one method: arno methods NAME", highlight=False)
+    console.print("formula, paper, settings, engines, a command: arno methods NAME", highlight=False)
+    console.print("one family: arno methods --family personal", highlight=False)
     console.print("a method of your own: arno run method=custom method.target=file.py:factory", highlight=False)
 
 
 def show_method(name: str) -> None:
-    """Print one method in full: the docstrings of its module and of its factory, its parts and its settings."""
-    from ..methods import methods
+    """Print one method in full: what its sources say, what it takes, and the docstring of its file."""
+    from ..methods.catalogue import entry
+    from .abilities import engines_of, tasks_of
 
-    factory = methods.get(name)
-    console = Console()
-    console.print(escape(inspect.cleandoc(inspect.getmodule(factory).__doc__ or "")), highlight=False)
-    console.print(f"\n[bold]{name}[/bold], parts: {escape(parts_of(methods, name))}")
-    console.print(escape(inspect.cleandoc(factory.__doc__ or "").split(">>>")[0].rstrip()), highlight=False)
-    console.print(f"settings: {escape(settings_of(methods, name)) or 'none'}")
+    one, console = entry(name), Console()
+    console.print(f"[bold]{name}[/bold] ({one.family})\n{escape(one.sentence)}", highlight=False)
+    facts = {
+        "formula": one.formula,
+        "paper": one.paper,
+        "helps": one.helps,
+        "hurts": one.hurts,
+        "parts": one.parts,
+        "sends": one.sends,
+        "engines": engines_of(name),
+        "tasks": tasks_of(name),
+        "defaults": ", ".join(f"{key}={written(value)}" for key, value in one.defaults.items()),
+        "command": one.command,
+    }
+    table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
+    for fact, text in facts.items():
+        if text:
+            table.add_row(f"[dim]{fact}[/dim]", escape(text))
+    console.print(table, highlight=False)
+    if one.settings:
+        table = Table("setting", "default", "worth tuning", "meaning")
+        table.columns[0].no_wrap = table.columns[2].no_wrap = True
+        for each in one.settings:
+            table.add_row(f"method.{each.name}", escape(written(each.default)), escape(each.range), escape(each.text))
+        console.print(table)
+    console.print(f"\n{escape(one.origin)}", highlight=False)
 
 
-def parts_of(registry: Registry, name: str) -> str:
-    """The parts of a method."""
-    if nested := registry.info(name).get("nested"):
-        return f"any of {', '.join(nested.names())}"
-    names = [type(part).__name__ for part in registry.get(name)()]
-    return " + ".join(names) if names else "none, it is the round itself"
+def as_json(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Methods as plain data."""
+    from ..methods.catalogue import entry
+    from .abilities import engines_of, tasks_of
+
+    rows = []
+    for one in map(entry, names):
+        row = {field: value for field, value in vars(one).items() if field != "origin"}
+        row |= {
+            "settings": [vars(each) for each in one.settings],
+            "engines": engines_of(one.name),
+            "tasks": tasks_of(one.name),
+        }
+        rows.append(row | {"command": one.command})
+    return rows
 
 
 def settings_of(registry: Registry, name: str) -> str:
@@ -85,6 +113,8 @@ def show_data() -> None:
             table.add_row(name, escape(first) + (f"\n[dim]settings:[/dim] {escape(settings)}" if settings else ""))
         console.print(table)
     console.print("every data set also has data.val: the share or number of samples held out for validation")
+    console.print("and data.shift: rotation, noise or scale of the inputs of each client, by data.shift_strength")
+    console.print("every partition also has partition.seed: the split of this seed, whatever the seed of the run")
 
 
 def show_clients(console: Console, partition: Partition, strata: Tensor, names: Sequence[str]) -> None:

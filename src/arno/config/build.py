@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
+from .. import machine
 from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
 from ..core.part import Part
+from ..core.room import Need, refuse
 from ..core.work import SGD
-from ..data.dataset import Dataset, load, shortened, split_inside, split_validation
+from ..data.dataset import Dataset, load, shortened, split_in_time, split_inside, split_validation
 from ..data.partition import Partition, as_partition
+from ..data.partition.partition import by_owner
+from ..data.shift import shifted
 from ..errors import ArnoError
-from ..problems.client_tests import keep_some
+from ..models.network import Shape
+from ..models.python import starts_from_weights
+from ..problems.client_tests import keep_some, without_any
 from ..problems.quadratic import Quadratic
-from ..problems.supervised import Supervised
+from ..problems.supervised import Supervised, seeded
 from ..quadratic import draw
 from ..registry import Registry
-from ..tasks.task import Task
-from .custom import make, refuse_signature, refuse_undeclared, try_out
-from .settings import registry
+from ..tasks.task import PADDING, Task
+from .custom import make, refuse_signature, refuse_undeclared, tried, try_out
+from .settings import COMMON, registry
 
 problems = Registry("problem", "arno.config.build")
 
@@ -35,9 +41,10 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> F
     selection = make("select", config["select"], Part, config["participation"])
     engine = make("engine", config["engine"], Engine, problem)  # type: ignore[type-abstract]
     local = config["local"]
+    chosen = method(config) if parts is None else list(parts)
     return Federation(
         problem,
-        [selection, *(method(config) if parts is None else parts)],
+        [selection, *chosen, *fine_tuning(config, problem, chosen)],
         engine=engine,
         local=Local(
             epochs=local["epochs"],
@@ -49,6 +56,7 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> F
         weighting=config["weighting"],
         server_lr=config["server_lr"],
         on_divergence=config["on_divergence"],
+        on_client_error=config["on_client_error"],
         seed=config["seed"],
         rounds=config["rounds"],
         state=place(config),
@@ -62,39 +70,138 @@ def supervised(config: dict[str, Any]) -> Supervised:
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
     rows, partition = partition.lined_up(train)
-    own_test, share = None, config["data"].get("client_test")
-    if share is not None:
-        partition, own_test = keep_some(partition, share, config["seed"])
-    x, y = dataset.x, dataset.y
-    if len(held_out) or rows is not train:
-        x, y = x.index_select(0, rows), y.index_select(0, rows)
-    splits = {"test": (dataset.x_test, dataset.y_test)}
+    own = keep_own(config, dataset, partition)
+    some = len(held_out) or rows is not train
+    y = dataset.y.index_select(0, rows) if some else dataset.y
+    trained = y if own.train is partition else y[own.train.indices.long()]
+    task = make("task", config["task"], Task, trained, dataset.classes)  # type: ignore[type-abstract]
+    refuse_undeclared(task, config["task"])
+    model, fingerprint = dict(config["model"]), dataset.fingerprint()
+    channels_last = model.pop("channels_last")
+    dataset = readable(dataset, model, task)
+    x, shape = dataset.x.index_select(0, rows) if some else dataset.x, shape_of(dataset, task)
+    splits = {"test": (dataset.x_test, dataset.y_test)} if config["eval"]["test"] else {}
     if len(held_out):
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
-    task = make("task", config["task"], Task, y, dataset.classes)  # type: ignore[type-abstract]
-    refuse_undeclared(task, config["task"])
-    model = dict(config["model"])
-    channels_last, shape = model.pop("channels_last"), dataset.shape
+    if own.val is not None:
+        splits["val"] = (x[own.val.indices], y[own.val.indices])
     problem = Supervised(
         x,
         y,
-        partition,
+        own.train,
         lambda: make("model", model, nn.Module, shape, task.outputs),
         task=task,
         transform=dataset.transform(),
         splits=splits,
-        own_test=own_test,
+        own_test=own.test,
+        own_split=own.split,
         name=f"{dataset.name} by {config['partition']['kind']}, {config['model']['kind']}",
-        fingerprint=dataset.fingerprint(),
+        fingerprint=fingerprint,
         channels_last=channels_last,
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
-        seed=config["seed"],
+        seed=split_seed(config),
     )
-    problem.client_names, problem.notes = partition.names, dataset.notes
-    if "custom" in (config["model"]["kind"], config["task"]["kind"]):
+    problem.client_names, problem.class_names = partition.names, dataset.classes
+    problem.notes = (*dataset.notes, *own.notes, *start_note(config["model"]))
+    problem.validation, problem.references = chooses(splits, own.val), dataset.references
+    if {"custom", "python"} & {config["model"]["kind"], config["task"]["kind"]}:
         try_out(problem)
     return problem
+
+
+def readable(dataset: Dataset, model: Mapping[str, Any], task: Task) -> Dataset:
+    """The data set as the network reads it: tokens, categories or numbers."""
+    kind = model["kind"]
+    reads = registry("model").info(kind).get("reads")
+    if reads == "categories":
+        return dataset.as_codes()
+    if reads == "tokens":
+        return dataset.as_tokens()
+    if kind not in ("custom", "python") and dataset.x.dtype == torch.int64:
+        rule = "the samples are sequences of tokens, and this network reads numbers"
+        raise ArnoError(f"model={kind} on {dataset.name}", rule, "use model=lstm or model=transformer")
+    if kind in ("custom", "python") and dataset.x.is_floating_point() and dataset.whole:
+        return numbers_or_tokens(dataset, model, task)
+    return dataset
+
+
+def numbers_or_tokens(dataset: Dataset, model: Mapping[str, Any], task: Task) -> Dataset:
+    """Whole numbers, as tokens if the user's own network cannot compute standardised numbers but can compute tokens."""
+    with seeded(0):
+        for one in (dataset, dataset.as_tokens()):
+            try:
+                module = make("model", model, nn.Module, shape_of(one, task), task.outputs)
+            except Exception:  # a network without tokens has no embedding for them
+                continue
+            if not isinstance(tried(module, one.transform().normalise(one.x[:4])), Exception):
+                note = "samples are whole numbers; the network reads them as tokens, and they are not standardised"
+                return one if one is dataset else replace(one, notes=(*one.notes, note))
+    return dataset
+
+
+def shape_of(dataset: Dataset, task: Task) -> Shape:
+    """The shape of a sample, with what a network needs to know about its numbers."""
+    padding = dataset.tokens.index(PADDING) if PADDING in dataset.tokens else None
+    coded = dataset.categories if len(dataset.categories) == dataset.x.shape[-1] else ()
+    vocabulary = max(dataset.vocabulary, task.outputs if task.positions else 0) if dataset.vocabulary else 0
+    return Shape(dataset.shape, vocabulary=vocabulary, padding=padding, positions=task.positions, categories=coded)
+
+
+class Own(NamedTuple):
+    """The samples that clients train on, keep for validation and are scored on; see `Supervised`."""
+
+    train: Partition
+    val: Partition | None
+    test: Partition | None
+    split: str
+    notes: list[str]
+
+
+def keep_own(config: dict[str, Any], dataset: Dataset, partition: Partition) -> Own:
+    """Take the clients' own test and validation samples out of a partition, as `data.client_test` and `client_val` say.
+
+    If the clients of the test samples are known, they are scored on these.
+    """
+    seed, test, val, split = split_seed(config), None, None, ""
+    notes: list[str] = []
+    if (share := config["data"].get("client_test")) is not None:
+        partition, test = keep_some(partition, share, seed, gap=dataset.gap)
+        notes += without_any(test, "data.client_test")
+    elif named_tests(dataset, partition) and config["eval"]["test"]:
+        assert dataset.client_test is not None
+        rows = (dataset.client_test >= 0).nonzero()[:, 0]
+        test = by_owner(dataset.client_test[rows].numpy(), len(partition), partition.names).within(rows)
+        split = "test"
+        notes += without_any(test, "")
+    if (share := config["data"].get("client_val")) is not None:
+        partition, val = keep_some(partition, share, seed, "client_val", dataset.gap)
+        notes += without_any(val, "data.client_val")
+    return Own(partition, val, test if config["eval"]["test"] else None, split, notes)
+
+
+def named_tests(dataset: Dataset, partition: Partition) -> bool:
+    """Whether some test samples belong to the clients of a partition."""
+    known = dataset.client_test is not None and bool((dataset.client_test >= 0).any())
+    return known and partition.names == dataset.clients
+
+
+def start_note(model: Mapping[str, Any]) -> list[str]:
+    """A line about the start of the run, if it is a network with the user's own weights."""
+    if model["kind"] != "python" or not starts_from_weights(model["network"]):
+        return []
+    return [f"model: the weights of {model['network']} are the start, the same for every seed"]
+
+
+def chooses(splits: Mapping[str, tuple[torch.Tensor, torch.Tensor]], own: Partition | None) -> str:
+    """Which samples choose the best model."""
+    if "val" not in splits:
+        return "validation: no samples (data.val=0); the best model is the last one"
+    held = f"{len(splits['val'][1]):,} samples"
+    if own is None:
+        return f"validation: {held} that the server holds (data.val) choose the best model"
+    keeping = int((own.sizes > 0).sum())
+    return f"validation: {held} that {keeping:,} clients keep (data.client_val), taken together, choose the best model"
 
 
 @problems.register("quadratic", defaults={"weighting": "uniform", "dtype": "float64"})
@@ -108,6 +215,9 @@ def quadratic(
     spd: a full positive definite matrix H_k with eigenvalues ~ U(0,9) in place of h_k·I.
     seed: of the problem; the run's seed by default.
     """
+    size = 8 * (4 * dim + 4 + 6 * spd * dim**2)  # e, h, p, the optima and what is computed on the way
+    needs = [Need(f"{config['clients']:,} quadratics of dimension {dim:,}", size * config["clients"])]
+    refuse(needs, *machine.of_a_process(), "use fewer clients or a smaller problem.dim")
     instance = draw(config["clients"], dim, alpha, spd, config["seed"] if seed is None else seed)
     return Quadratic.of(instance, device(config["device"]), getattr(torch, config["dtype"]))
 
@@ -115,24 +225,65 @@ def quadratic(
 def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])
-    val = chosen.pop("val", None)
-    chosen.pop("client_test", None)
-    if chosen.get("numbers", True) is None and config["task"]["kind"] in ("classification", "regression"):
+    val, client_val, *_ = (chosen.pop(name, None) for name in COMMON["data"])
+    if client_val is not None and val:
+        rule = "one says what the server holds, the other what every client keeps"
+        raise ArnoError(f"data.val = {val:g} with data.client_val = {client_val:g}", rule, "leave one of them out")
+    if chosen.get("numbers", True) is None and config["task"]["kind"] in ("classification", "binary", "regression"):
         chosen["numbers"] = config["task"]["kind"] == "regression"
-    refuse_signature("data", chosen)
-    dataset = load(chosen, config["seed"])
-    strata, clients, seed, given = dataset.strata(), config["clients"], config["seed"], config["partition"]
-    share = dataset.val if val is None else val
+    refuse_signature("data", {key: value for key, value in chosen.items() if key != "limit"})
+    seed, clients = split_seed(config), config["clients"]
+    given = {key: value for key, value in config["partition"].items() if key != "seed"}
+    dataset = load(chosen, seed)
+    strata, owner = dataset.strata(), None
+    share = 0.0 if client_val is not None else dataset.val if val is None else val
     if dataset.client is not None and given["kind"] != "natural":
         unused = f"the {len(dataset.clients):,} clients of the data are not used (partition={given['kind']})"
         dataset = replace(dataset, notes=(*dataset.notes, f"{unused}; partition=natural uses them"))
     if registry("partition").info(given["kind"]).get("of") and not given.get("after_validation"):
         partition = whole(dataset, given, clients, seed)
-        train, held_out = split_inside(partition.owners(len(dataset.y)), strata, share, seed)
-        return dataset, train, held_out, partition.among(train)
-    train, held_out = split_validation(strata, share, seed)
-    made = make("partition", given, object, strata.index_select(0, train), clients, seed)
-    return dataset, train, held_out, as_partition(made, given["kind"], len(train), clients)
+        owner = partition.owners(len(dataset.y))
+        train, held_out = validation(dataset, strata, share, seed, owner)
+        partition = partition.among(train)
+    else:
+        train, held_out = validation(dataset, strata, share, seed)
+        made = make("partition", given, object, strata.index_select(0, train), clients, seed)
+        partition = as_partition(made, given["kind"], len(train), clients)
+    return change_inputs(config, dataset, train, partition, owner), train, held_out, partition
+
+
+def validation(
+    dataset: Dataset, strata: torch.Tensor, share: float, seed: int, owner: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training and validation indices: inside each client if `owner` says whose a sample is; of text the last ones."""
+    if dataset.gap is not None:
+        named = torch.zeros_like(strata) if dataset.client is None else dataset.client
+        return split_in_time(named if owner is None else owner, share, dataset.gap)
+    return split_validation(strata, share, seed) if owner is None else split_inside(owner, strata, share, seed)
+
+
+def change_inputs(
+    config: Mapping[str, Any], dataset: Dataset, train: torch.Tensor, partition: Partition, owner: torch.Tensor | None
+) -> Dataset:
+    """The data set after `data.shift`. owner: the client of each sample; None if validation samples have none."""
+    kind, strength = config["data"].get("shift"), config["data"].get("shift_strength")
+    if kind is None and strength is not None:
+        raise ArnoError(f"data.shift_strength = {strength:g}", "there is no shift", "add data.shift=rotation")
+    if kind is None:
+        return dataset
+    if partition.shares():
+        rule = "clients share samples, and a sample is changed for its client"
+        raise ArnoError(f"data.shift = {kind}", rule, f"use another partition than {config['partition']['kind']}")
+    if owner is None:
+        owner = torch.full((len(dataset.y),), -1)
+        owner[train] = partition.owners(len(train))
+    return shifted(dataset, kind, strength, owner, len(partition), split_seed(config))
+
+
+def split_seed(config: Mapping[str, Any]) -> int:
+    """The seed of everything that says who holds which samples: `partition.seed`, or the run's seed."""
+    own: int | None = config["partition"].get("seed")
+    return int(config["seed"]) if own is None else own
 
 
 def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed: int) -> Partition:
@@ -168,6 +319,24 @@ def method(config: dict[str, Any]) -> list[Part]:
             f"method={config['method']['kind']} returned {parts!r}", "a method is a list of parts", "return [MyPart(…)]"
         )
     return list(parts)
+
+
+def fine_tuning(config: dict[str, Any], problem: Problem, parts: Sequence[Part]) -> list[Part]:
+    """The part that fine-tunes the global model for the clients' own test samples, if `eval.finetune` asks for it."""
+    epochs = config["eval"]["finetune"]
+    if not epochs:
+        return []
+    if epochs < 0:
+        raise ArnoError(f"eval.finetune = {epochs}", "it is a number of epochs", "try eval.finetune=5")
+    if not problem.tests_clients:
+        rule = "fine-tuned models are scored on samples that every client keeps, and there are none"
+        raise ArnoError(f"eval.finetune = {epochs}", rule, "add data.client_test=0.2")
+    if any("personal" in part.roles for part in parts):
+        rule = "the method has personal models of its own, which are scored"
+        raise ArnoError(f"eval.finetune = {epochs} with method={config['method']['kind']}", rule, "leave it out")
+    from ..methods.finetune import FineTune
+
+    return [FineTune(epochs)]
 
 
 def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:

@@ -8,9 +8,10 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ArnoError
+from ..models.network import network_of, takes_shape
 from ..problems.supervised import Supervised
 from ..tasks.task import Task
 from .settings import registry
@@ -42,7 +43,11 @@ CLASSES = {
 def make(group: str, settings: Mapping[str, Any], kind: type[T], *arguments: object) -> T:
     """Call the factory that `settings` name; refuse a result that is not of the type `kind`."""
     refuse_signature(group, settings)
-    made = registry(group).build(settings, *arguments)
+    if group == "model" and settings["kind"] == "custom":
+        own = {key: value for key, value in settings.items() if key not in ("kind", "target")}
+        made = network_of(registry(group).get("custom", settings["target"]), *arguments, **own)  # type: ignore[arg-type]
+    else:
+        made = registry(group).build(settings, *arguments)
     if not isinstance(made, kind):
         what = f"{named(group, settings)} returned {shown(made)}"
         raise ArnoError(what, f"it must be an instance of {CLASSES[group]}", "correct what the factory returns")
@@ -55,6 +60,9 @@ def refuse_signature(group: str, settings: Mapping[str, Any]) -> None:
         return
     given = {key: value for key, value in settings.items() if key not in ("kind", "target")}
     factory, arguments = registry(group).get("custom", settings["target"]), ARGUMENTS[group]
+    if group == "model" and (isinstance(factory, nn.Module) or not takes_shape(factory)):
+        arguments = ()
+        factory = (lambda: factory) if isinstance(factory, nn.Module) else factory
     try:
         inspect.signature(factory).bind(*arguments, **given)
     except TypeError as error:
@@ -79,12 +87,15 @@ def refuse_undeclared(task: Task, settings: Mapping[str, Any]) -> None:
 def try_out(problem: Supervised) -> None:
     """Compute and score the outputs of a few samples; refuse a network or a task whose results do not fit."""
     task, x, y = problem.task, problem.x[:4], problem.y[:4]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        outputs = deepcopy(problem.module).eval()(problem.inputs(x))
-    fits = isinstance(outputs, Tensor) and outputs.dim() > 1
-    if not fits or (len(outputs), outputs.shape[-1]) != (len(x), task.outputs):
-        network = type(problem.module).__name__
-        rule = f"the task {task.name} needs outputs of shape [{len(x)}, {task.outputs}]"
+    outputs = tried(problem.module, problem.inputs(x))
+    network = type(problem.module).__name__
+    if isinstance(outputs, Exception):
+        what = f"{network} on samples of shape {list(problem.shape)} ({problem.inputs(x).dtype})".replace("torch.", "")
+        why = str(outputs).splitlines()[0] if str(outputs) else type(outputs).__name__
+        raise ArnoError(what, f"it cannot compute them: {why}", "correct the network") from outputs
+    wanted = [len(x), *problem.shape, task.outputs] if task.positions else [len(x), task.outputs]
+    if not isinstance(outputs, Tensor) or list(outputs.shape) != wanted:
+        rule = f"the task {task.name} needs outputs of shape {wanted}"
         raise ArnoError(f"{network} returned {shown(outputs)} for {len(x)} samples", rule, "correct its last layer")
     for reduction, shape in (("mean", ()), ("sum", ()), ("none", (len(x),))):
         loss = task.loss(outputs, y, reduction)  # type: ignore[arg-type]
@@ -99,6 +110,15 @@ def try_out(problem: Supervised) -> None:
     if scores != declared:
         what = f"scores of the task {task.name} returned {', '.join(sorted(scores))}"
         raise ArnoError(what, f"its metrics declare {', '.join(sorted(declared))}", "use the same names in both")
+
+
+def tried(module: nn.Module, x: Tensor) -> Any:
+    """What a network returns for a few samples, or the error that it raises."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            return deepcopy(module).eval()(x)
+        except Exception as error:
+            return error
 
 
 def named(group: str, settings: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ def registered(group: str) -> dict[str, list[str]]:
         "engine": ("engines.register", root / "engines"),
         "data": ("source", root / "data" / "sources"),
         "task": ("tasks.register", root / "tasks"),
-        "partition": ("partitions.register", root / "data" / "partition.py"),
+        "partition": ("partitions.register", root / "data" / "partition"),
         "select": ("selections.register", root / "selection.py"),
     }[group]
     found = {}

@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_da
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
+from zlib import crc32
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -56,7 +57,9 @@ class EvalConfig:
     """When the global model is scored."""
 
     every: int = setting(1, "rounds between evaluations; the last round always is one")
+    test: bool = setting(True, "score the test data; the search of `arno tune` does not")
     clients: bool = setting(False, "also the accuracy under every client's label mix: mean, std, worst decile")
+    finetune: int = setting(0, "epochs of local training from the global model before a client's own test; 0: none")
 
 
 @dataclass
@@ -88,6 +91,9 @@ class Config:
     eval: EvalConfig = section(EvalConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     on_divergence: Literal["stop", "drop"] = setting("stop", "a client returns NaN: stop, or continue without it")
+    on_client_error: Literal["stop", "retry", "drop"] = setting(
+        "stop", "a client's training fails: stop, try it up to three times, or continue without it"
+    )
     state: Literal["memory", "disk", "workers"] = setting("memory", "where rows kept for every client lie")
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
@@ -102,11 +108,25 @@ GROUPS = ("method", "problem", "data", "task", "partition", "model", "select", "
 RENAMED = {("problem", "classification"): "supervised"}
 #: Settings that every kind of a group has; its factories do not get them.
 COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
-    "data": {"val": (float | None, None), "client_test": (float | None, None)},
+    "data": {"val": (float | None, None), "client_val": (float | None, None), "client_test": (float | None, None)}
+    | {"shift": (Literal["rotation", "noise", "scale"] | None, None), "shift_strength": (float | None, None)},
+    "partition": {"seed": (int | None, None)},
     "model": {"channels_last": (bool | None, None)},
 }
 #: A run may be continued with other values of these: they do not change what is computed.
-FREE = ("rounds", "eval", "checkpoint", "track", "out", "state", "engine.address", "engine.timeout", "engine.workers")
+#: `on_client_error` decides what happens from now on: the rounds before have recorded what they did.
+FREE = (
+    "rounds",
+    "eval",
+    "checkpoint",
+    "track",
+    "out",
+    "state",
+    "on_client_error",
+    "engine.address",
+    "engine.timeout",
+    "engine.workers",
+)
 
 
 def registry(group: str) -> Registry:
@@ -239,8 +259,18 @@ def translated(config: Mapping[str, Any]) -> dict[str, Any]:
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """Settings that change the computation and differ, as `key: a → b`."""
     left, right = dict(flat(a)), dict(flat(b))
-    keys = [k for k in sorted(left.keys() | right.keys()) if k not in FREE and k.split(".")[0] not in FREE]
+    keys = [k for k in sorted(left.keys() | right.keys()) if not _free(k)]
     return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
+
+
+def mark(config: Mapping[str, Any]) -> str:
+    """A checksum of the settings that change the computation."""
+    chosen = {key: value for key, value in flat(config) if not _free(key)}
+    return f"{crc32(json.dumps(chosen, sort_keys=True, default=str).encode()):08x}"
+
+
+def _free(key: str) -> bool:
+    return key in FREE or key.split(".")[0] in FREE
 
 
 def as_overrides(config: Mapping[str, Any]) -> list[str]:
@@ -286,7 +316,7 @@ def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
 
 def _natural(given: Sequence[tuple[str, Any]]) -> bool:
     """Whether the data name their clients, and no setting of another partition is given."""
-    if any(key.startswith("partition.") for key, _ in given):
+    if any(key.startswith("partition.") and key != "partition.seed" for key, _ in given):
         return False
     names_clients = registry("data").info(_kind("data", given)).get("names_clients")
     settings = {key.removeprefix("data."): value for key, value in given if key.startswith("data.")}
@@ -308,8 +338,9 @@ def _schema(group: str, kind: str, target: str | None) -> type:
         own = [_column(p.name, p.annotation, p.default) for p in inner.settings(name).values()] if inner else []
         kind_of = make_dataclass(f"{group}.{name}", own)
         columns.append((name, kind_of, field(default_factory=kind_of)))
-    for name, (annotation, default) in COMMON.get(group, {}).items():
-        columns.append(_column(name, annotation, default))
+    common = COMMON.get(group, {}) | ({"limit": (int | None, None)} if (group, kind) == ("data", "custom") else {})
+    known = {column[0] for column in columns}
+    columns += [_column(name, *common[name]) for name in common if name not in known]
     return make_dataclass(f"{group}={kind}", columns)
 
 
