@@ -16,7 +16,7 @@ import torch
 from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.models.convolutional import simple5layercnn
 from arno.problems.supervised import Supervised
 

@@ -24,7 +24,7 @@ from arno.grids import compare
 from arno.grids.cells import Ended, Outcome, Workers, run_cell
 from arno.grids.display import Display, display
 from arno.grids.grid import cells
-from arno.grids.local import Local
+from arno.grids.processes import Local
 from arno.records.folder import RunFolder
 from arno.records.lock import writing
 from arno.records.metrics import read as recorded

@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[2]
 #: example: its file in the package, the registry, what it registers, and the decorator.
 MOVED = {
     "my_method.py": ("methods", "from arno.methods import methods", "def factory", 'methods.register("mine")'),
-    "my_data.py": ("data/sources", "from arno.data.dataset import source", "def factory", 'source("mine")'),
+    "my_data.py": (
+        "data/sources",
+        "from arno.data.dataset import datasets",
+        "def factory",
+        'datasets.register("mine")',
+    ),
     "my_net.py": ("models", "from arno.models import models", "class Net", 'models.register("mine")'),
     "my_metric.py": ("tasks", "from arno.tasks import tasks", "def factory", 'tasks.register("mine")'),
     "my_engine.py": ("engines", "from arno.engines import engines", "def factory", 'engines.register("mine")'),

@@ -23,7 +23,7 @@ from arno.methods.fedprox import Proximal
 from arno.methods.moon import Contrast
 from arno.methods.scaffold import Scaffold
 from arno.methods.server_lr import ServerSchedule
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.problems.quadratic import Quadratic
 from arno.selection import Fixed, Uniform
 

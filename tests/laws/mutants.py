@@ -181,16 +181,16 @@ breaks(
     {"W.mu + M": "W.mu - M"},
 )  # fmt: skip
 breaks(
-    "methods/window.py", "Window._window", "a_window_moves_only_its_units_and_rolls_over_all_of_them",
+    "methods/sub_models.py", "Window._window", "a_window_moves_only_its_units_and_rolls_over_all_of_them",
     {'T % N if self.rule == "rolling" else 0': "0"},
     {"int(B * N + 1e-9)": "int(B * N + 1)"},
 )  # fmt: skip
 breaks(
-    "methods/window.py", "Window.finish", "a_coordinate_is_averaged_over_those_who_hold_it",
+    "methods/sub_models.py", "Window.finish", "a_coordinate_is_averaged_over_those_who_hold_it",
     {"V / self._cover": "V"},
 )  # fmt: skip
 breaks(
-    "methods/window.py", "Window.start", "a_coordinate_is_averaged_over_those_who_hold_it",
+    "methods/sub_models.py", "Window.start", "a_coordinate_is_averaged_over_those_who_hold_it",
     {'self.normalize == "coverage"': "True"},
 )  # fmt: skip
 
@@ -500,11 +500,11 @@ breaks(
 # Personal models
 
 breaks(
-    "methods/keep.py", "Keep._own", "a_client_trains_its_own_values_and_the_shared_ones_of_today",
+    "methods/personal_layers.py", "Keep._own", "a_client_trains_its_own_values_and_the_shared_ones_of_today",
     {"M[:, self._mask] = self.kept[C]": "pass"},
 )  # fmt: skip
 breaks(
-    "methods/keep.py", "Keep.private", "what_is_kept_never_leaves_the_client",
+    "methods/personal_layers.py", "Keep.private", "what_is_kept_never_leaves_the_client",
     {"return self._mask": "return None"},
 )  # fmt: skip
 breaks(
@@ -564,11 +564,11 @@ breaks(
     {"A.clamp(0, 1)": "A"},
 )  # fmt: skip
 breaks(
-    "methods/keep.py", "lg_fedavg", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
+    "methods/lg_fedavg.py", "lg_fedavg", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
     {"Keep('body')": "Keep('head')"},
 )  # fmt: skip
 breaks(
-    "methods/keep.py", "fedper", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
+    "methods/fedper.py", "fedper", "on_one_layer_fedper_is_local_training_and_lg_fedavg_is_fedavg",
     {"Keep('head')": "Keep('body')"},
 )  # fmt: skip
 breaks(

@@ -23,7 +23,7 @@ from arno.methods.lorenzo import Lorenzo
 from arno.methods.qrmix import QRMix
 from arno.methods.scaffold import Scaffold
 from arno.methods.server_lr import ServerSchedule
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.selection import Fixed, Uniform
 
 DIRECTIONS: list[Callable[[], Part]] = [

@@ -18,7 +18,7 @@ from arno.methods.ditto import PersonalModel
 from arno.methods.fedacg import LookAhead
 from arno.methods.fedala import LocalAggregation
 from arno.methods.fedexp import Extrapolation
-from arno.methods.keep import Keep
+from arno.methods.personal_layers import Keep
 from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised
 from arno.selection import Fixed

@@ -16,7 +16,7 @@ from arno.core.values import Values
 from arno.core.work import SubModel
 from arno.data.partition import Partition
 from arno.errors import ArnoError
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.models import models
 from arno.models.network import narrow
 from arno.problems.quadratic import Quadratic

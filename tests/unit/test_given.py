@@ -159,7 +159,7 @@ def test_a_comparison_of_objects(monkeypatch) -> None:
     scores = found.client_scores()
     assert len(scores) == 4 * 2 * 3
     assert set(scores["client"]) == {"bern & co", "oslo", "rome"}
-    monkeypatch.setattr("arno.grids.here.run_cell", None)  # all cells are done
+    monkeypatch.setattr("arno.grids.this_process.run_cell", None)  # all cells are done
     assert arno.compare(method=["fedavg", "scaffold"], **again).table().equals(found.table())
     arno.write_report(found, "both.html")
     page = Path("both.html").read_text()

@@ -34,7 +34,6 @@ ROOMS = [
     ("kernels",),
     ("tasks",),
     ("pictures",),
-    ("panels",),
     ("quadratic",),
     ("core",),
     ("registry",),

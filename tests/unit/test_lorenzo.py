@@ -24,10 +24,10 @@ from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedprox import Proximal
 from arno.methods.fedvarp import Varp
 from arno.methods.lorenzo import Lorenzo, Mean, lorenzo
+from arno.methods.panels import messages
 from arno.methods.scaffold import Scaffold
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.models.linear import MLP
-from arno.panels import messages
 from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised
 from arno.runs import run as running

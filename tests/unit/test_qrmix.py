@@ -21,6 +21,7 @@ from arno.errors import ArnoError
 from arno.methods import qrmix as module
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedrcl import fedrcl
+from arno.methods.panels import Chart, messages, panels
 from arno.methods.qrmix import (
     Eigenpairs,
     QRMix,
@@ -32,9 +33,8 @@ from arno.methods.qrmix import (
     mix,
     qrmix,
 )
-from arno.methods.window import Window
+from arno.methods.sub_models import Window
 from arno.models.linear import MLP
-from arno.panels import Chart, messages, panels
 from arno.pictures.draw import write_panels
 from arno.problems.supervised import Supervised
 from arno.selection import Fixed

@@ -43,9 +43,9 @@ SHARED = frozenset({"loss"})
 RENAMED = {
     "done": "called `stop`",
     "close": "called `final` and takes the last model",
-    "lines": "a function beside the part, registered with `arno.panels.messages`",
-    "panels": "a function beside the part, registered with `arno.panels.panels`",
-    "draw": "a panel: a function beside the part, registered with `arno.panels.panels`",
+    "lines": "a function beside the part, registered with `arno.methods.panels.messages`",
+    "panels": "a function beside the part, registered with `arno.methods.panels.panels`",
+    "draw": "a panel: a function beside the part, registered with `arno.methods.panels.panels`",
 }
 
 

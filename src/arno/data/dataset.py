@@ -17,10 +17,33 @@ from torch.nn.functional import pad
 
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
-from ..registry import Registry
+from ..registry import F, Registry
 from ..tasks.task import several
 
-datasets = Registry("data", "arno.data.sources", "source")
+
+class Sources(Registry):
+    """The data sources. Registering one adds the setting `limit`, so that no source implements it."""
+
+    def register(self, name: str, **info: Any) -> Callable[[F], F]:
+        """Decorator: make a data source known by `name`."""
+
+        def add(factory: F) -> F:
+            @wraps(factory)
+            def build(*, limit: int | None = None, **settings: Any) -> Dataset:
+                data: Dataset = factory(**settings).check()
+                return data if limit is None else data.take(limit)
+
+            own = inspect.signature(factory, eval_str=True)
+            extra = inspect.Parameter("limit", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
+            parameters = [*own.parameters.values(), extra]
+            build.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+            super(Sources, self).register(name, **info)(build)
+            return factory
+
+        return add
+
+
+datasets = Sources("data", "arno.data.sources", "datasets.register")
 
 Labels = Tensor | np.ndarray[Any, np.dtype[Any]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -240,23 +263,6 @@ def _codes(x: Tensor, categories: Sequence[int], firsts: Sequence[int]) -> Tenso
         group = x[:, at : at + k]
         column.copy_((group.argmax(1) + 1).where(group.any(1), 0) if k else x[:, at])
     return out
-
-
-def source(name: str, **info: Any) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Register a data source; the setting `limit` is added here, so that no source implements it."""
-
-    def add(factory: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        @wraps(factory)
-        def build(*, limit: int | None = None, **settings: Any) -> Dataset:
-            data = factory(**settings).check()
-            return data if limit is None else data.take(limit)
-
-        own = inspect.signature(factory, eval_str=True)
-        extra = inspect.Parameter("limit", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
-        build.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
-        return datasets.register(name, **info)(build)
-
-    return add
 
 
 def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:

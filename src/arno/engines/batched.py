@@ -25,10 +25,10 @@ from ..kernels.stacked import Stack, stack_for
 from ..models.network import narrow
 from ..problems.supervised import Supervised
 from . import engines
-from .batches import batches
 from .parcel import span
 from .pool import Pool
 from .processes import Processes
+from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
 #: A group holds at most this many numbers in its models, and in the samples of one step.

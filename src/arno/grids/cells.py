@@ -1,7 +1,7 @@
 """Run the cells of a grid: one loop for workers on this machine and on a cluster.
 
-A cell is one run. `Workers` is the interface to the workers; `local` implements it with processes, `cluster` with the
-actors of a Ray cluster.
+A cell is one run. `Workers` is the interface to the workers; `processes` implements it with processes of this machine,
+`this_process` with the process itself, `cluster` with the actors of a Ray cluster.
 """
 
 from __future__ import annotations

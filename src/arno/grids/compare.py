@@ -28,8 +28,8 @@ from ..runs.trust import check, targets
 from .cells import Config, Workers, run_cells
 from .display import display
 from .grid import Cell, cells
-from .here import Here
-from .local import Local
+from .processes import Processes
+from .this_process import ThisProcess
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -217,13 +217,13 @@ def workers_for(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
     """Where the cells run, and the settings from which they are made; cells on this machine share its cores."""
     always = "eval.clients=true"
     if {"data.kind=python", "model.kind=python"} & set(words):
-        return Here(), [always, *words]
+        return ThisProcess(), [always, *words]
     if {"engine=ray", "engine.kind=ray"} & set(words):
         from .cluster import Cluster, for_actors
 
         return Cluster(words, out), [always, *for_actors(words)]
     one_core = [] if any(word.startswith("engine") for word in words) else ["engine.cores=1"]
-    return Local(out / "log.txt"), [*one_core, always, *words]
+    return Processes(out / "log.txt"), [*one_core, always, *words]
 
 
 def _refuse_changes(folder: Path, earlier: Config, config: Config) -> None:

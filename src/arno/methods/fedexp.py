@@ -17,9 +17,9 @@ from ..core.federation import Federation
 from ..core.part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
-from ..panels import Chart, Panel, Records, curves_of, panels
 from . import methods, parts
 from .checks import refuse_roles
+from .panels import Chart, Panel, Records, curves_of, panels
 
 
 @methods.register(

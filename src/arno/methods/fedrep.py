@@ -19,7 +19,7 @@ from ..core.part import Part
 from ..core.values import PerClient
 from ..core.work import Phase, Work
 from . import methods, parts
-from .keep import Keep
+from .personal_layers import Keep
 
 
 @methods.register(

@@ -19,7 +19,7 @@ from . import methods
 from .cluster_fedvarp import Clusters, ClusterVarp
 from .fedprox import Proximal
 from .scaffold import Scaffold
-from .window import Mode, Window
+from .sub_models import Mode, Window
 
 
 @methods.register(

@@ -38,10 +38,10 @@ from ..core.seeds import stream
 from ..core.table import refuse_if_too_large
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError, unknown
-from ..panels import Chart, HeatMap, Panel, Records, curves_of, messages, panels
 from ..problems.supervised import Supervised
 from . import methods, parts
 from .finetune import has_personal_models
+from .panels import Chart, HeatMap, Panel, Records, curves_of, messages, panels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,10 +35,10 @@ from ..core.part import Part
 from ..core.work import Job, Result, Vec, Work
 from ..errors import ArnoError
 from ..models.network import last_linear
-from ..panels import Chart, Panel, Records, curves_of, messages, panels
 from ..problems.supervised import Supervised, SupervisedLearner
 from . import methods, parts
 from .finetune import has_personal_models
+from .panels import Chart, Panel, Records, curves_of, messages, panels
 
 Rule = Literal["seed", "lsq", "mean"]
 

@@ -22,7 +22,7 @@ from ..config import settings as configs
 from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
 from ..limits import check_yaml
-from ..panels import Panel, from_json, to_json
+from ..pictures.panel import Panel, from_json, to_json
 from ..version import __version__
 from . import clients, disk, metrics, sealed
 from .damage import Damaged, checksum, content, damaged
@@ -356,7 +356,7 @@ class RunFolder:
         clients.write_parquet(clients.table(columns), self.path / "client_scores.parquet")
 
     def rewind(self, t: int) -> None:
-        """Remove the records and checkpoints of rounds after `t`, which will be computed again, and unfinished files."""
+        """Remove what belongs to rounds after `t`, which will be computed again, and unfinished files."""
         for path in self.unfinished():
             disk.remove(path)
         for path in self.after(t):  # before the records: a checkpoint must not be without its rounds

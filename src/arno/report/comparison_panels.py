@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.clients import MANY, plain_label
 from ..core.metric import DECILES, TRAIN_LOSS, Metric
-from ..panels import Chart, HeatMap, Line, Panel, band, over_seeds
 from ..pictures.draw import drawn
+from ..pictures.panel import Chart, HeatMap, Line, Panel, band, over_seeds
 from .numbers import cut
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
-from ..panels import Panel
 from ..pictures.draw import draw, slug
+from ..pictures.panel import Panel
 from . import comparison_panels as panels
 
 if TYPE_CHECKING:

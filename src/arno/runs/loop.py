@@ -18,7 +18,7 @@ from ..config import settings as configs
 from ..core.contracts import Caller
 from ..core.federation import Federation, Round
 from ..errors import ArnoError, StoppedAtOnce, Unanswered
-from ..panels import Panel, messages, panels
+from ..methods.panels import Panel, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
 from ..records.folder import COUNTS, RunFolder, environment

@@ -6,12 +6,12 @@ import numpy as np
 
 from ...errors import ArnoError, unknown
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 
 NAMES = ("diabetes", "wine", "breast_cancer")
 
 
-@source("sklearn")
+@datasets.register("sklearn")
 def bundled(*, name: str | None = None) -> Dataset:
     """Tables of scikit-learn, no download: diabetes (regression), wine and breast_cancer (classification).
 
@@ -26,12 +26,12 @@ def bundled(*, name: str | None = None) -> Dataset:
         raise ArnoError("data=sklearn", f"the table is not named; known are {', '.join(NAMES)}", "add data.name=wine")
     if name not in NAMES:
         raise unknown("data.name", name, NAMES)
-    from sklearn import datasets
+    from sklearn import datasets as tables
 
     if name == "diabetes":
-        table = datasets.load_diabetes(scaled=False)  # in the units of the measurements
+        table = tables.load_diabetes(scaled=False)  # in the units of the measurements
         arrays = {"y": table.target.astype(np.float32)}
     else:
-        table = datasets.load_wine() if name == "wine" else datasets.load_breast_cancer()
+        table = tables.load_wine() if name == "wine" else tables.load_breast_cancer()
         arrays = {"y": table.target, "classes": table.target_names}
     return from_arrays(name, {"x": table.data.astype(np.float32), **arrays}, val=0.2)

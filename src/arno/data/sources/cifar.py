@@ -10,7 +10,7 @@ from ...errors import ArnoError
 from ...limits import read_bytes
 from ..archives import read_tar
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 from ..download import home, obtain
 from ..images import Array, cached
 from ..parquet import find_parquet, read_parquet
@@ -28,7 +28,7 @@ willow_tree wolf woman worm
 """
 
 
-@source("cifar10", shape="3x32x32", samples="50000 + 10000")
+@datasets.register("cifar10", shape="3x32x32", samples="50000 + 10000")
 def cifar10(*, root: str | None = None) -> Dataset:
     """Small colour pictures in 10 classes (Krizhevsky, 2009).
 
@@ -43,7 +43,7 @@ def cifar10(*, root: str | None = None) -> Dataset:
     return from_arrays("cifar10", arrays, classes=tuple(CLASSES10.split()), mean=mean, std=std, val=0.2)
 
 
-@source("cifar100", shape="3x32x32", samples="50000 + 10000")
+@datasets.register("cifar100", shape="3x32x32", samples="50000 + 10000")
 def cifar100(*, root: str | None = None) -> Dataset:
     """Small colour pictures in 100 classes (Krizhevsky, 2009).
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from ..archives import read_npz
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 
 
-@source("digits", shape="1x8x8", samples="1437 + 360")
+@datasets.register("digits", shape="1x8x8", samples="1437 + 360")
 def digits() -> Dataset:
     """1,797 handwritten digits of 8 × 8 pixels with values 0 to 16; no download.
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from ...errors import ArnoError
 from ...limits import read_json
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 from ..download import fetch, home, noted
 from ..parquet import find_parquet, read_parquet
 
@@ -17,7 +17,7 @@ LISTING = "https://datasets-server.huggingface.co/parquet"
 TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
-@source("hub")
+@datasets.register("hub")
 def hub(
     *,
     name: str | None = None,

@@ -15,7 +15,7 @@ from ...errors import ArnoError
 from ...limits import elements, unpacked
 from ..archives import open_zip, reading
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 from ..download import home, obtain, verify
 
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -46,7 +46,7 @@ CHARACTERS = {
 }
 
 
-@source("mnist", shape="1x28x28", samples="60000 + 10000")
+@datasets.register("mnist", shape="1x28x28", samples="60000 + 10000")
 def mnist(*, root: str | None = None) -> Dataset:
     """Handwritten digits (LeCun, Cortes and Burges, 1998).
 
@@ -56,7 +56,7 @@ def mnist(*, root: str | None = None) -> Dataset:
     return _load("mnist", root, MNIST, MNIST_MD5, tuple("0123456789"), 0.1307, 0.3081)
 
 
-@source("fashion_mnist", shape="1x28x28", samples="60000 + 10000")
+@datasets.register("fashion_mnist", shape="1x28x28", samples="60000 + 10000")
 def fashion_mnist(*, root: str | None = None) -> Dataset:
     """Pictures of garments (Xiao, Rasul and Vollgraf, 2017, arXiv:1708.07747).
 
@@ -66,7 +66,7 @@ def fashion_mnist(*, root: str | None = None) -> Dataset:
     return _load("fashion_mnist", root, FASHION, FASHION_MD5, GARMENTS, 0.2860, 0.3530)
 
 
-@source("emnist", shape="1x28x28", samples="697932 + 116323")
+@datasets.register("emnist", shape="1x28x28", samples="697932 + 116323")
 def emnist(
     *,
     split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass",

@@ -16,7 +16,7 @@ from ...core.seeds import numpy_stream
 from ...errors import ArnoError
 from ...limits import files_in, place, regular, room
 from ..arrays import moments
-from ..dataset import Dataset, Ints, held_inside, shortened, source, split_in_time
+from ..dataset import Dataset, Ints, datasets, held_inside, shortened, split_in_time
 from ..images import Array
 from ..jsonstream import members
 from ..text import Vocabulary, bigram_perplexity
@@ -25,7 +25,7 @@ from ..text import Vocabulary, bigram_perplexity
 TEXT_FIELD = 4
 
 
-@source("leaf", names_clients=lambda settings: True)
+@datasets.register("leaf", names_clients=lambda settings: True)
 def leaf(
     *,
     path: str | None = None,

@@ -11,7 +11,7 @@ from ...errors import ArnoError
 from ...limits import CLASSES, IMAGE, files_in, folders_in, place, read_bytes
 from ..archives import read_npz
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 from ..download import home
 from ..images import Array, Blob, cached, decode, drop_grey
 
@@ -20,7 +20,7 @@ TABLES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".feather", ".arrow"}
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
-@source("npz")
+@datasets.register("npz")
 def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
     """Arrays x, y and, if there are any, x_test, y_test and classes (names) of a NumPy .npz file.
 
@@ -116,7 +116,7 @@ def _targets(path: str, key: str, y: Array, classes: bool) -> Array:
     raise ArnoError(f"{key} in {path}", rule, "use integers for labels, floating-point values for a regression")
 
 
-@source("folder")
+@datasets.register("folder")
 def folder(*, root: str | None = None, size: int | None = None, test: float = 0.2) -> Dataset:
     """Images sorted into one folder per class: `root/train/<class>/*` and `root/test/<class>/*`, or `root/<class>/*`.
 

@@ -14,7 +14,7 @@ import torch
 from ...errors import ArnoError
 from ..arrays import from_arrays
 from ..columns import coded, many
-from ..dataset import Dataset, shortened, source
+from ..dataset import Dataset, datasets, shortened
 from ..images import Array
 from ..samples import Rows, array, rows_of
 from ..tables import Read, without_marks
@@ -33,7 +33,7 @@ def _names_clients(settings: Mapping[str, Any]) -> bool:
     return made is not None and made.client is not None
 
 
-@source("python", names_clients=_names_clients)
+@datasets.register("python", names_clients=_names_clients)
 def python(*, fingerprint: str | None = None, numbers: bool | None = None) -> Dataset:
     """Data that a Python program gave: `arno.run(data=arno.Data(x, y, client=ids))`.
 

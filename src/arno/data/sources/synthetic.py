@@ -11,7 +11,7 @@ import torch
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
 from ...limits import room
-from ..dataset import Dataset, held_inside, source
+from ..dataset import Dataset, datasets, held_inside
 from ..images import Array
 
 
@@ -19,7 +19,7 @@ def _always(settings: Mapping[str, Any]) -> bool:
     return True
 
 
-@source("synthetic", names_clients=_always)
+@datasets.register("synthetic", names_clients=_always)
 def synthetic(
     *,
     alpha: float = 1.0,
@@ -71,7 +71,7 @@ def synthetic(
     return _named(name, x, y, sizes, test, tuple(map(str, range(classes))))
 
 
-@source("linear", names_clients=_always)
+@datasets.register("linear", names_clients=_always)
 def linear(
     *,
     alpha: float = 0.1,

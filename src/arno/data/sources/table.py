@@ -16,7 +16,7 @@ import torch
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
 from ..columns import SOME, Bools, classes, coded, inputs, is_number, is_text, numbers
-from ..dataset import Dataset, Ints, held_inside, shortened, source, strata_of, stratified
+from ..dataset import Dataset, Ints, datasets, held_inside, shortened, strata_of, stratified
 from ..images import Array
 from ..tables import FILE, Read, joined, several
 from ..tables import read as read_files
@@ -30,7 +30,7 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
     return settings.get("client") is not None or (path is not None and several(path))
 
 
-@source("table", names_clients=names_clients)
+@datasets.register("table", names_clients=names_clients)
 def table(
     *,
     path: str | list[str] | None = None,

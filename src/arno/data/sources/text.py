@@ -12,7 +12,7 @@ import torch
 
 from ...errors import ArnoError
 from ...limits import files_in, place, read_text, regular, room
-from ..dataset import Dataset, Ints, shortened, source
+from ..dataset import Dataset, Ints, datasets, shortened
 from ..text import Unit, Vocabulary, bigram_perplexity, sequences
 
 #: A line with a name and a colon after an empty line (or at the beginning); the speech follows.
@@ -38,7 +38,7 @@ def _has_speakers(path: Path) -> bool:
         return False  # reading it gives the reason
 
 
-@source("text", names_clients=names_clients)
+@datasets.register("text", names_clients=names_clients)
 def text(
     *,
     path: str | None = None,

@@ -12,7 +12,7 @@ from ...errors import ArnoError
 from ...limits import IMAGE, read_bytes, tree
 from ..archives import open_zip
 from ..arrays import from_arrays
-from ..dataset import Dataset, source
+from ..dataset import Dataset, datasets
 from ..download import home, obtain
 from ..images import Array, Blob, cached, decode
 
@@ -20,7 +20,7 @@ URL, MD5 = "https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a4814
 INNER = "tiny-imagenet-200"
 
 
-@source("tinyimagenet", shape="3x64x64", samples="100000 + 10000")
+@datasets.register("tinyimagenet", shape="3x64x64", samples="100000 + 10000")
 def tinyimagenet(*, root: str | None = None) -> Dataset:
     """200 classes of ImageNet at 64 × 64 pixels (Le and Yang, 2015); the published validation part is the test data.
 

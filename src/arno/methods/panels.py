@@ -1,4 +1,4 @@
-"""What a part shows: panels (pictures as data) and messages (lines of text), both defined beside the part in its file.
+"""What a method shows: panels (pictures as data) and messages (lines of text), defined beside the part in its file.
 
     @panels.register
     def _(part: MyPart, run: Records) -> list[Panel]:
@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .panel import Chart, HeatMap, Line, Panel, band, curves_of, from_json, over_seeds, points, to_json
+from ..pictures.panel import Chart, HeatMap, Line, Panel, band, curves_of, from_json, over_seeds, points, to_json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,15 +1,10 @@
-"""FedRolex, Federated Dropout, HeteroFL: clients with little memory train a part of the model.
+"""Clients that train a part of the network: the part of FedRolex, Federated Dropout, HeteroFL and FedSCAVAR.
 
-    round r, client k, a layer with n units:  I = { (r + i) mod n : i = 0 … ⌊β_k n⌋ − 1 }, at least one unit
-    client k:  trains the network of its units, from w on I_k
+    client k:  trains the network of its units I_k, ⌊β_k n⌋ of the n units of a layer and at least one, from w on I_k
     server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k);  coordinates that no client trained stay
 
 A unit is cut with its weights, its bias, its norm parameters and the matching inputs of the next layer.
 Inputs, classes and the last bias are never cut.
-
-FedRolex (`rolling`): Alam, Liu, Yan, Zhang, NeurIPS 2022, arXiv:2212.01548. Federated Dropout (`random`): Caldas,
-Konečný, McMahan, Talwalkar, 2018, arXiv:1812.07210. HeteroFL (`static`): Diao, Ding, Tarokh, ICLR 2021,
-arXiv:2010.01264.
 
 Deviations: outputs are not rescaled (HeteroFL's scaler, Dropout's 1/β). `normalize=all` divides by Σ_{k∈S} p_k = 1
 for every coordinate. With a part that has the role `mean` (FedVARP), the divisor of that part is used. GroupNorm keeps
@@ -30,75 +25,14 @@ from ..core.seeds import stream
 from ..core.values import PerClient
 from ..core.work import Result, SubModel, Vec, Work
 from ..errors import ArnoError
-from . import methods, parts
+from . import parts
 
 Mode = Literal["extract", "mask"]
 Normalize = Literal["coverage", "all"]
 Rule = Literal["rolling", "random", "static"]
 
-FORMULA = "w_i ← w_i + η_s Σ_{k: i∈I_k} p_k Δ_{k,i} / Σ_{k: i∈I_k} p_k"
-
-
-@methods.register(
-    "fedrolex",
-    family="sub-models",
-    paper="Alam et al., NeurIPS 2022, arXiv:2212.01548",
-    formula=f"I = {{(r + i) mod n}};  {FORMULA}",
-)
-def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Each client trains a part of the units of each layer; the part rolls on from round to round.
-
-    Helps: where clients have too little memory for the whole model, or an uplink too slow for it.
-    Hurts: in score: a part of the model learns less per round than the whole.
-
-    beta: share of each layer's units that a client trains; may differ per client.
-    mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
-
-    >>> fedrolex(beta=0.25)
-    [Window(beta=0.25, rule='rolling', mode='extract', normalize='coverage')]
-    """
-    return [Window(beta, "rolling", mode, normalize)]
-
-
-@methods.register(
-    "federated_dropout",
-    family="sub-models",
-    paper="Caldas et al., 2018, arXiv:1812.07210",
-    formula=f"I random;  {FORMULA}",
-)
-def federated_dropout(
-    *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
-) -> list[Part]:
-    """Each client trains units that are drawn for it anew in every round.
-
-    Helps: where clients have too little memory for the whole model; all units are trained in turn.
-    Hurts: in score, as every sub-model.
-
-    beta: share of each layer's units that a client trains; may differ per client.
-    mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
-    """
-    return [Window(beta, "random", mode, normalize)]
-
-
-@methods.register(
-    "heterofl",
-    family="sub-models",
-    paper="Diao et al., ICLR 2021, arXiv:2010.01264",
-    formula=f"I = {{0 … ⌊βn⌋−1}};  {FORMULA}",
-)
-def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Each client trains the first units of each layer, so that smaller parts lie in larger ones.
-
-    Helps: where clients differ in memory: the first units are trained by all of them.
-    Hurts: if no client is large: the last units are never trained.
-
-    beta: share of each layer's units that a client trains; may differ per client.
-    mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
-    """
-    return [Window(beta, "static", mode, normalize)]
+#: How the server averages coordinates that only some clients trained.
+MEAN = "w_i ← w_i + η_s Σ_{k: i∈I_k} p_k Δ_{k,i} / Σ_{k: i∈I_k} p_k"
 
 
 @parts.register("window")

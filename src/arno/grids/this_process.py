@@ -9,7 +9,7 @@ from ..runs.progress import Quiet
 from .cells import Config, Ended, Lost, Moved, Workers, run_cell
 
 
-class Here(Workers):
+class ThisProcess(Workers):
     """This process. A cell runs while the loop waits for it."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ CORES = ("cores", "workers", "threads")
 PAUSE = 0.1
 
 
-class Local(Workers):
+class Processes(Workers):
     """Processes on this machine. Their output goes to the file `log`. A process that is lost fails its cell only."""
 
     def __init__(self, log: Path) -> None:
@@ -102,7 +102,7 @@ class Process:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         with log.open("a") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "arno.grids.local"],
+                [sys.executable, "-m", "arno.grids.processes"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

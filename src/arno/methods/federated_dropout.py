@@ -1,0 +1,37 @@
+"""Federated Dropout: each client trains units of each layer that are drawn for it anew in every round.
+
+    round r, client k, a layer with n units:  I = ⌊β_k n⌋ units at random, at least one
+    client k:  trains the network of its units, from w on I_k
+    server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k)
+
+Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning by Reducing Client Resource Requirements.
+2018, arXiv:1812.07210. Deviations: those of `sub_models.py`.
+"""
+
+from __future__ import annotations
+
+from ..core.part import Part
+from ..core.values import PerClient
+from . import methods
+from .sub_models import MEAN, Mode, Normalize, Window
+
+
+@methods.register(
+    "federated_dropout",
+    family="sub-models",
+    paper="Caldas et al., 2018, arXiv:1812.07210",
+    formula=f"I random;  {MEAN}",
+)
+def federated_dropout(
+    *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
+) -> list[Part]:
+    """Each client trains units that are drawn for it anew in every round.
+
+    Helps: where clients have too little memory for the whole model; all units are trained in turn.
+    Hurts: in score, as every sub-model.
+
+    beta: share of each layer's units that a client trains; may differ per client.
+    mode: extract a smaller network, or mask the full one.
+    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    """
+    return [Window(beta, "random", mode, normalize)]

@@ -1,0 +1,35 @@
+"""HeteroFL: each client trains the first units of each layer, so that smaller parts lie in larger ones.
+
+    client k, a layer with n units:  I = { 0 … ⌊β_k n⌋ − 1 }, at least one unit
+    client k:  trains the network of its units, from w on I_k
+    server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k)
+
+Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients.
+ICLR 2021, arXiv:2010.01264. Deviations: those of `sub_models.py`.
+"""
+
+from __future__ import annotations
+
+from ..core.part import Part
+from ..core.values import PerClient
+from . import methods
+from .sub_models import MEAN, Mode, Normalize, Window
+
+
+@methods.register(
+    "heterofl",
+    family="sub-models",
+    paper="Diao et al., ICLR 2021, arXiv:2010.01264",
+    formula=f"I = {{0 … ⌊βn⌋−1}};  {MEAN}",
+)
+def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
+    """Each client trains the first units of each layer, so that smaller parts lie in larger ones.
+
+    Helps: where clients differ in memory: the first units are trained by all of them.
+    Hurts: if no client is large: the last units are never trained.
+
+    beta: share of each layer's units that a client trains; may differ per client.
+    mode: extract a smaller network, or mask the full one.
+    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    """
+    return [Window(beta, "static", mode, normalize)]

@@ -1,0 +1,34 @@
+"""LG-FedAvg: the body, which is all but the last linear layer, stays with the client.
+
+    client k:  starts from the head of w and its own body; trains both; keeps the body
+    server:    w ← w + η_s Σ p_k (w_k − w) on the head
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with
+Local and Global Representations. 2020, arXiv:2001.01523.
+
+Deviations: no auxiliary losses and no warm start.
+"""
+
+from __future__ import annotations
+
+from ..core.part import Part
+from . import methods
+from .personal_layers import Keep
+
+
+@methods.register(
+    "lg_fedavg",
+    family="personal",
+    paper="Liang et al., 2020, arXiv:2001.01523",
+    formula="the body stays with the client;  w ← FedAvg of the head",
+)
+def lg_fedavg() -> list[Part]:
+    """The last linear layer is averaged; the other layers stay with the client.
+
+    Helps: with feature shift: each client learns its own features. It sends very little.
+    Hurts: where clients have few samples: nearly the whole model is trained alone.
+
+    >>> lg_fedavg()
+    [Keep(group='body')]
+    """
+    return [Keep("body")]
