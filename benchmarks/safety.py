@@ -66,11 +66,11 @@ class Calls:
 
 def watch(calls: Calls) -> None:
     """Wrap the functions that are counted."""
-    from arno.records import clients, folder, metrics, sealed
+    from arno.records import checksummed, clients, folder, metrics
     from arno.runs import run
     from arno.runs.loop import Loop
 
-    for module in (metrics, clients, sealed, folder):
+    for module in (metrics, clients, checksummed, folder):
         module.checksum = calls.timed(KINDS[0], module.checksum)  # type: ignore[attr-defined]
     os.fsync = calls.timed(KINDS[1], os.fsync)  # type: ignore[assignment]
     plain = run.writing

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from arno.data import partitions
-from arno.data.picture import draw_partition, summary
+from arno.data.partition_picture import draw_partition, summary
 
 Y = torch.arange(10).repeat(300)
 

@@ -59,6 +59,15 @@ def test_my_method_shortens_large_updates():
     assert (short.final - start).norm() < (plain.final - start).norm()
 
 
+def test_my_personal_layers_stay_with_the_clients():
+    words = ("method=custom", "method.target=examples/my_personal_layers.py:factory", "method.layers=hidden.*")
+    run = package.run(*words, "data.client_test=0.2", "engine=serial", "clients=4", rounds=2, out="kept")
+    start, mask = run.problem.init(0), run.problem.layout.mask("hidden.*")
+    assert torch.equal(run.final[mask], start[mask]), "the server never sees them"
+    assert not torch.equal(run.final[~mask], start[~mask])
+    assert "personal_accuracy" in run.history
+
+
 def test_my_net_takes_part_in_every_engine():
     words = ("model=custom", "model.target=examples/my_net.py:Net", "clients=4")
     runs = [package.run(*words, f"engine={engine}", rounds=2, out=engine) for engine in ("serial", "processes")]

@@ -14,7 +14,7 @@ from arno.methods import methods
 from arno.records import metrics
 from arno.records.checkpoint import load
 from arno.records.folder import RunFolder
-from arno.records.whole import verify
+from arno.records.verify import verify
 from arno.runs.run import resume
 
 SMALL = ("clients=10", "model=mlp", "model.hidden=[8]", "checkpoint.every=1", "engine=serial", "rounds=2")

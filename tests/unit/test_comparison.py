@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from arno.analysis.comparison import Comparison
-from arno.analysis.picture import bands
+from arno.analysis.comparison_picture import bands
 from arno.analysis.scores import Record
 from arno.analysis.statistics import summary
 from arno.core.metric import TRAIN_LOSS, Metric, over_clients

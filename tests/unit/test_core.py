@@ -11,8 +11,8 @@ from arno.core.average import added_up
 from arno.core.federation import Federation, Local
 from arno.core.layout import Layout, bind, flatten
 from arno.core.part import Part, in_order
+from arno.core.per_client import Values
 from arno.core.table import ClientTable, refuse_if_too_large
-from arno.core.values import Values
 from arno.core.work import SubModel
 from arno.data.partition import Partition
 from arno.errors import ArnoError

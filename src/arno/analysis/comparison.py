@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
-from ..records import sealed
+from ..records import checksummed
 from ..records.damage import Damaged
 from ..records.folder import RunFolder
 from ..runs.result import RunResult
@@ -286,7 +286,7 @@ class Comparison:
 
     def figure(self, metric: str | None = None) -> Figure:
         """A picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
-        from .picture import bands
+        from .comparison_picture import bands
 
         return bands(self, metric)
 
@@ -344,7 +344,7 @@ class Comparison:
 def record_of(path: Path) -> dict[str, Any]:
     """What a comparison is, from its folder; refuses a damaged file."""
     try:
-        return sealed.read(path / RECORD, path, "command")
+        return checksummed.read(path / RECORD, path, "command")
     except ArnoError as error:
         remedy = "give the arno compare command again: it writes the file and runs nothing twice"
         raise ArnoError(error.args[0], error.args[1], remedy) from error
@@ -399,6 +399,6 @@ def failure(path: Path) -> Lost | None:
 def failure_of(path: Path) -> dict[str, Any]:
     """What was written when a cell failed; refuses a damaged file."""
     try:
-        return sealed.read(path / FAILURE, path, "reason")
+        return checksummed.read(path / FAILURE, path, "reason")
     except ArnoError as error:
         raise ArnoError(error.args[0], error.args[1], "remove it: arno compare then runs the cell again") from error

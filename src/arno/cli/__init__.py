@@ -89,7 +89,7 @@ def full_disk(error: BaseException) -> str:
 def unexpected(error: BaseException) -> str:
     """An error that no rule foresees, on one line, with the places in the user's own code where there are some."""
     if "torch" in sys.modules:
-        from ..core.room import exhausted
+        from ..core.resources import exhausted
 
         if (short := exhausted(error)) is not None:
             return str(short)

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 def tell(found: Comparison, out: Path, console: Console) -> int:
     """Write tables, a picture and a report of a comparison into its folder, and print it; returns the exit status."""
-    from ..analysis.picture import bands
+    from ..analysis.comparison_picture import bands
     from ..analysis.tuning import Tuning
     from ..report import search
     from ..report.html import write_report

@@ -133,7 +133,7 @@ def show_partition(overrides: Sequence[str], path: Path) -> None:
     """Print numbers about a partition and draw it."""
     from ..config.build import split
     from ..config.settings import compose, plain
-    from ..data.picture import draw_partition, summary
+    from ..data.partition_picture import draw_partition, summary
 
     config = plain(compose(overrides))
     dataset, train, held_out, partition = split(config)

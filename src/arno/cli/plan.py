@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 def show(plan: Plan) -> None:
     """Print a plan."""
-    from ..core.room import Need, shown, summed
+    from ..core.resources import Need, shown, summed
 
     rows = [("problem", plan.problem), ("method", plan.method)]
     if plan.parameters:
@@ -91,7 +91,7 @@ def show(plan: Plan) -> None:
 
 def show_grid(plans: list[tuple[int, Plan]]) -> None:
     """Print the sums over the runs of a grid."""
-    from ..core.room import shown
+    from ..core.resources import shown
 
     runs = sum(count for count, _ in plans)
     seconds = sum(count * plan.rounds * (plan.seconds or 0) for count, plan in plans)

@@ -14,7 +14,7 @@ from .. import machine
 from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
 from ..core.part import Part
-from ..core.room import Need, refuse
+from ..core.resources import Need, refuse
 from ..core.work import SGD
 from ..data.dataset import Dataset, load, shortened, split_in_time, split_inside, split_validation
 from ..data.partition import Partition, as_partition

@@ -17,8 +17,8 @@ from torch import Tensor, device, dtype, from_numpy, nn
 from ..errors import ArnoError
 from .layout import Layout
 from .metric import Metric
+from .per_client import Values
 from .table import ClientTable
-from .values import Values
 from .work import Job, Mat, Result, SubModel, SumResult, Vec, Work
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from ..errors import ArnoError, Diverged
 from .average import added_up
 from .contracts import Engine, Problem
 from .part import Ids, Part, in_order, like, numbers
+from .per_client import PerClient, Values
 from .serial import Serial
 from .table import ClientTable, refuse_if_too_large
 from .traffic import traffic
-from .values import PerClient, Values
 from .work import SGD, Mat, Result, SumResult, Vec, Work
 
 #: A block holds at most so many numbers and so many clients, so that memory does not grow with the cohort.

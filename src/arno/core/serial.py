@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import ArnoError, ClientError, StoppedAtOnce, described
 from .contracts import Engine, Learner, Problem
-from .room import exhausted
+from .resources import exhausted
 from .steps import train
 from .work import Job, Mat, Result, Vec, Work
 

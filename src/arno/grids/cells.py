@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..analysis.comparison import FAILURE
 from ..errors import ArnoError, Diverged
-from ..records import disk, sealed
+from ..records import checksummed, disk
 from ..records.folder import RunFolder
 from ..runs.progress import Progress
 from ..runs.signals import stop_signals
@@ -191,4 +191,4 @@ def record_failure(config: Config, outcome: Outcome) -> None:
     record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": config}
     with suppress(OSError):  # without the file the cell runs again
         path.mkdir(parents=True, exist_ok=True)
-        disk.write(path / FAILURE, sealed.text(record).encode())
+        disk.write(path / FAILURE, checksummed.text(record).encode())

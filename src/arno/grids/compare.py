@@ -18,11 +18,11 @@ from ..analysis.comparison import RECORD, Comparison, failure, failure_of, recor
 from ..config import settings as configs
 from ..core.metric import Metric
 from ..errors import ArnoError, unknown
-from ..records import disk, sealed
+from ..records import checksummed, disk
 from ..records.folder import RunFolder
 from ..records.lock import writing
-from ..runs.given import from_python
-from ..runs.given import settings as given_objects
+from ..runs.python_objects import from_python
+from ..runs.python_objects import settings as given_objects
 from ..runs.release_0_1 import refuse_order
 from ..runs.trust import check, targets
 from .cells import Config, Workers, run_cells
@@ -280,7 +280,7 @@ def _command(name: str, words: Sequence[str], own: Mapping[str, Any], out: Path)
 
 def _write(out: Path, record: Mapping[str, Any]) -> None:
     try:
-        disk.write(out / RECORD, sealed.text(record).encode())
+        disk.write(out / RECORD, checksummed.text(record).encode())
     except OSError as error:
         raise ArnoError(f"cannot write {out / RECORD}", str(error.strerror), "free some space") from error
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from ..core.work import Mat, Result, Rule, Vec, Work
 from . import methods, parts
 from .checks import plain_steps

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from ..core.work import Mat, Phase, Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

@@ -17,7 +17,7 @@ import torch
 
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from ..core.work import Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

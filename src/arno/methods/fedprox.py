@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from ..core.work import Work
 from . import methods, parts
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from ..core.work import Phase, Work
 from . import methods, parts
 from .personal_layers import Keep

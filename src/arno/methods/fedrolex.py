@@ -11,7 +11,7 @@ NeurIPS 2022, arXiv:2212.01548. Deviations: those of `sub_models.py`.
 from __future__ import annotations
 
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from . import methods
 from .sub_models import MEAN, Mode, Normalize, Window
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..core.part import Part
-from ..core.values import PerClient
+from ..core.per_client import PerClient
 from . import methods
 from .cluster_fedvarp import Clusters, ClusterVarp
 from .fedprox import Proximal

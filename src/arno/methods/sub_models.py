@@ -21,8 +21,8 @@ import torch
 
 from ..core.federation import Federation
 from ..core.part import Part
+from ..core.per_client import PerClient
 from ..core.seeds import stream
-from ..core.values import PerClient
 from ..core.work import Result, SubModel, Vec, Work
 from ..errors import ArnoError
 from . import parts

@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ..core.contracts import Clients, Footprint, Problem
 from ..core.layout import Layout, bind, flatten
 from ..core.metric import TRAIN_LOSS, Metric
-from ..core.room import refuse_network
+from ..core.per_client import Values
+from ..core.resources import refuse_network
 from ..core.seeds import key, stream
-from ..core.values import Values
 from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition

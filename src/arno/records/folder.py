@@ -24,7 +24,7 @@ from ..errors import ArnoError
 from ..limits import check_yaml
 from ..pictures.panel import Panel, from_json, to_json
 from ..version import __version__
-from . import clients, disk, metrics, sealed
+from . import checksummed, clients, disk, metrics
 from .damage import Damaged, checksum, content, damaged
 from .metrics import Row
 
@@ -148,7 +148,7 @@ class RunFolder:
         """The folder of an earlier run."""
         if not (path / "config.yaml").is_file():
             with suppress(Damaged, KeyError):
-                same = sealed.read(path / "compare.json", path, "command")["command"]
+                same = checksummed.read(path / "compare.json", path, "command")["command"]
                 raise ArnoError(f"{path}", "is no run but a comparison", f"the same command continues it: {same}")
             if cls(path).saved() or (path / metrics.NAME).exists():
                 raise damaged(path / "config.yaml", "is missing", path)
@@ -191,7 +191,7 @@ class RunFolder:
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
-        return sealed.read(self.path / name, self.path, "status")
+        return checksummed.read(self.path / name, self.path, "status")
 
     def metrics(self) -> tuple[Metric, ...]:
         """The declarations of the recorded scores; a manifest without them is of release 0.1."""
@@ -226,7 +226,7 @@ class RunFolder:
     def _set(self, values: dict[str, Any]) -> None:
         old = self.manifest() if (self.path / "manifest.json").exists() else {}
         marked = {"run": self.mark} if self.mark else {}
-        self.write_text("manifest.json", sealed.text(old | values | marked), sync=True)
+        self.write_text("manifest.json", checksummed.text(old | values | marked), sync=True)
 
     def write_text(self, name: str, text: str, sync: bool = False) -> None:
         """Write a small file completely or not at all; with `sync` a power cut cannot lose it."""

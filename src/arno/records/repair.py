@@ -17,7 +17,7 @@ from . import clients, disk, metrics
 from .checkpoint import Checkpoint
 from .damage import Damaged, checksum
 from .folder import PREVIOUS, RunFolder
-from .whole import LOST, verify_clients, verify_config, verify_rounds
+from .verify import LOST, verify_clients, verify_config, verify_rounds
 
 
 def repair(path: Path) -> list[str]:

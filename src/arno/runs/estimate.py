@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import machine
 from ..core.contracts import Footprint
 from ..core.federation import ROWS, Federation
-from ..core.room import Need, refuse, shown, summed
+from ..core.resources import Need, refuse, shown, summed
 from ..core.table import ClientTable
 from ..core.work import Work
 from ..problems.client_tests import ROWS as SCORED

@@ -15,7 +15,7 @@ from .. import machine
 from ..config import build
 from ..core.contracts import Learner
 from ..core.federation import Federation
-from ..core.room import Need, allocating, refuse
+from ..core.resources import Need, allocating, refuse
 from ..core.steps import train
 from ..core.work import Job, Work
 from ..engines.batched import Batched, groups

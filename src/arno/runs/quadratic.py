@@ -26,7 +26,7 @@ from ..records.clients import write_parquet
 from ..records.damage import Damaged
 from ..records.folder import RunFolder
 from ..records.lock import writing
-from ..records.whole import recover_manifest
+from ..records.verify import recover_manifest
 from ..tracking.follow import Tracking, asked
 from ..version import __version__
 from .result import RunResult

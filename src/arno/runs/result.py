@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.metric import Metric
 from ..records import clients
 from ..records.folder import COUNTS, RunFolder
-from .given import again
+from .python_objects import again
 from .trust import check
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RunResult:
 
         saved = self.folder.saved()
         if saved and not (self.path / "clients.parquet").exists():
-            from ..records.whole import verify_clients
+            from ..records.verify import verify_clients
 
             last = int(saved[-1].stem)
             verify_clients(self.folder, last, {row["round"]: row["clients"] for row in self.rows if row["round"] <= last})

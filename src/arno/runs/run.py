@@ -10,18 +10,18 @@ from ..config import build
 from ..config import settings as configs
 from ..core.federation import Federation
 from ..core.part import Part
-from ..core.room import allocating
+from ..core.resources import allocating
 from ..errors import ArnoError
 from ..records import checkpoint as checkpoints
 from ..records.folder import RunFolder
 from ..records.lock import writing
-from ..records.whole import newest, recover_manifest, refuse_other_config, verify
+from ..records.verify import newest, recover_manifest, refuse_other_config, verify
 from ..tracking.follow import asked
 from . import warm_start
 from .estimate import check as check_room
 from .estimate import refuse_records
-from .given import again, from_python
-from .given import settings as given_objects
+from .python_objects import again, from_python
+from .python_objects import settings as given_objects
 from .release_0_1 import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ArnoError, need, unknown
-from ..records import disk, sealed
+from ..records import checksummed, disk
 from ..records.damage import Damaged
 from . import trackers
 from .tracker import State, Tracker
@@ -31,7 +31,7 @@ class Destination(NamedTuple):
     def state(self, run: Path) -> State:
         """How far the tracker is; empty before its first connection, and if that is not known any more."""
         try:
-            return sealed.read(self.file(run), run, "uri", "described", "run", "sent")
+            return checksummed.read(self.file(run), run, "uri", "described", "run", "sent")
         except Damaged:
             return {}
 
@@ -39,7 +39,7 @@ class Destination(NamedTuple):
         """Note how far the tracker is, completely or not at all."""
         if self.file(run).is_dir():
             disk.set_aside(self.file(run))
-        disk.write(self.file(run), sealed.text(state).encode())
+        disk.write(self.file(run), checksummed.text(state).encode())
 
 
 def asked(track: Any) -> list[Destination]:

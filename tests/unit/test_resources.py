@@ -16,7 +16,7 @@ from arno import machine
 from arno.cli import dispatch
 from arno.config import build
 from arno.config import settings as configs
-from arno.core.room import allocating, counted, exhausted
+from arno.core.resources import allocating, counted, exhausted
 from arno.core.table import ClientTable
 from arno.errors import ArnoError, TooLarge
 from arno.kernels.choose import choose
