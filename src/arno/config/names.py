@@ -18,7 +18,7 @@ def registered(group: str) -> dict[str, list[str]]:
         "problem": ("problems.register", root / "config" / "build.py"),
         "model": ("models.register", root / "models"),
         "engine": ("engines.register", root / "engines"),
-        "data": ("source", root / "data" / "sources"),
+        "data": ("datasets.register", root / "data" / "sources"),
         "task": ("tasks.register", root / "tasks"),
         "partition": ("partitions.register", root / "data" / "partition"),
         "select": ("selections.register", root / "selection.py"),
