@@ -213,7 +213,7 @@ class BatchPowerOfChoice(PowerOfChoice):
 
     def scores(self, clients: Tensor, t: int) -> Tensor:
         """The loss on a mini-batch drawn without replacement from each candidate's samples."""
-        size, known = self._sizes[clients].long(), self._fed.clients
+        size, known = self._sizes.at(clients, t).long(), self._fed.clients
         samples = int(torch.minimum(size, known.sizes[clients].cpu()).sum()) if known.sampled else len(clients)
         self._cost = (len(clients), samples)
         return self._fed.engine.batch_loss(self._fed.w, clients, size, self._fed.seed, t)

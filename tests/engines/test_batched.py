@@ -93,6 +93,10 @@ def test_local_settings(digits, sgd):
     agree(digits, list, sgd=sgd)
 
 
+def test_values_that_change_every_round(digits):
+    agree(digits, lambda: parts("scaffold"), epochs="each_round(integers(1, 4))", lr="each_round(uniform(0.01, 0.1))")
+
+
 @pytest.mark.parametrize(
     "words",
     [

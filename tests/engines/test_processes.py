@@ -47,6 +47,11 @@ def test_the_bits_are_those_of_serial(name, digits, parallel):
     same_bits(digits, parallel, name)
 
 
+def test_values_that_change_every_round_have_the_same_bits(digits, parallel):
+    laws = {"epochs": "each_round(mix(0.5, integers(1, 4), 2))", "batch_size": "each_round(choice(4, 8, 100))"}
+    same_bits(digits, parallel, "fednova", **laws, lr="each_round(loguniform(0.01, 0.1))")
+
+
 def test_many_blocks_in_flight_come_back_in_order(digits, parallel, monkeypatch):
     monkeypatch.setattr(rounds, "BLOCK", 2 * digits.layout.size)
     a, _ = train(digits, Serial(digits), "scaffold")

@@ -207,6 +207,28 @@ def test_values_follow_their_law_and_are_drawn_once():
     assert [abs(float((picked == v).double().mean()) - 1 / 3) < 0.02 for v in (1, 5, 10)] == [True] * 3
 
 
+def test_values_of_each_round_depend_on_seed_name_round_and_client_only():
+    law, ids = "each_round(mix(0.9, integers(1, 20), 20))", torch.arange(20_000)
+    values = Values(law, len(ids), seed=1, name="local.epochs", least=1, whole=True)
+    now = values.at(ids, 5)
+    assert torch.equal(now[[7, 3]], values.at(torch.tensor([7, 3]), 5)), (
+        "a client's value has nothing to do with others"
+    )
+    assert torch.equal(now, Values(law, len(ids), seed=1, name="local.epochs").at(ids, 5))
+    others = (values.at(ids, 6), Values(law, len(ids), seed=2, name="local.epochs").at(ids, 5))
+    assert not any(torch.equal(now, other) for other in (*others, Values(law, len(ids), seed=1, name="x").at(ids, 5)))
+    counts = torch.bincount(now.long(), minlength=21)[1:]
+    assert abs(float(counts[-1]) / 20_000 - 0.145) < 0.01, "0.1 + 0.9/20"
+    assert all(abs(float(count) / 20_000 - 0.045) < 0.006 for count in counts[:-1])
+    assert (values.smallest, values.largest, values.varies) == (1, 20, True)
+    assert abs(float(torch.corrcoef(torch.stack([now, others[0]]))[0, 1])) < 0.03
+    with pytest.raises(ArnoError, match="changes every round"):
+        values[ids]
+    once = Values("mix(0.5, 1, uniform(2, 3))", len(ids), seed=1)[ids]
+    assert abs(float((once == 1).double().mean()) - 0.5) < 0.02
+    assert torch.equal(once, Values("mix(0.5, 1, uniform(2, 3))", len(ids), seed=1).at(ids, 9)), "drawn once"
+
+
 @pytest.mark.parametrize(
     ("spec", "rules", "words"),
     [
@@ -220,6 +242,16 @@ def test_values_follow_their_law_and_are_drawn_once():
         ("uniform(2, 1)", {}, "must rise"),
         ("loguniform(0, 1)", {}, "positive"),
         ("uniform(1)", {}, "uniform"),
+        ("uniform(1, 5)", {"whole": True}, "integers"),
+        ("each_round(uniform(1, 5))", {"whole": True}, "integers"),
+        ("each_round(integers(0, 5))", {"least": 1}, "at least 1"),
+        ("integers(1.5, 3)", {}, "whole numbers"),
+        ("mix(2, 1, 3)", {}, "probability"),
+        ("mix(0.5, 1)", {}, "mix"),
+        ("mix(0.5, each_round(integers(1, 3)), 1)", {}, "outside"),
+        ("each_round(1, 2)", {}, "each_round"),
+        ("each_round()", {}, "each_round"),
+        ("uniform(1, 2", {}, "law"),
     ],
 )
 def test_wrong_values_are_refused(spec, rules, words):

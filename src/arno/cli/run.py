@@ -14,7 +14,7 @@ from .parser import parser_of
 ABOUT = """\
 Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
 follow it: method=fedprox method.mu=0.1. What may differ per client takes a number, a list with one number per client,
-or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)'.
+or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)', local.epochs='each_round(integers(1, 5))'.
 """
 
 EXAMPLES = """\

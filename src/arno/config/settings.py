@@ -39,11 +39,11 @@ def section(kind: type) -> Any:
 
 @dataclass
 class LocalConfig:
-    """What a client does in a round; `epochs`, `batch_size` and `lr` may differ per client."""
+    """What a client does in a round; `epochs`, `batch_size` and `lr` may differ per client and per round."""
 
-    epochs: Any = setting(1, "passes over the client's data (may differ per client)")
-    batch_size: Any = setting(32, "samples per step (may differ per client)")
-    lr: Any = setting(0.05, "learning rate (may differ per client)")
+    epochs: Any = setting(1, "passes over the client's data (may differ per client and per round)")
+    batch_size: Any = setting(32, "samples per step (may differ per client and per round)")
+    lr: Any = setting(0.05, "learning rate (may differ per client and per round)")
     lr_decay: float = setting(1.0, "the learning rate is multiplied by this after every round")
     momentum: float = setting(0.0, "of local SGD; reset at the start of every round")
     weight_decay: float = setting(0.0, "added to every gradient, times the weights")

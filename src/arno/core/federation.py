@@ -26,7 +26,7 @@ BLOCK, ROWS = 2**24, 128
 
 @dataclass(frozen=True)
 class Local:
-    """Local training as the user sets it; `epochs`, `batch_size` and `lr` may differ per client."""
+    """Local training as the user sets it; `epochs`, `batch_size` and `lr` may differ per client and per round."""
 
     epochs: PerClient = 1
     batch_size: PerClient = 32
@@ -171,7 +171,7 @@ class Federation:
         weight = weight / weight.sum()
         m, rows = int(count.sum()), max(1, min(ROWS, BLOCK // self.layout.size))
         for c, n, p in zip(clients.split(rows), count.split(rows), weight.split(rows), strict=True):
-            epochs, batch_size = self.epochs[c].long(), self.batch_size[c].long()
+            epochs, batch_size = self.epochs.at(c, t).long(), self.batch_size.at(c, t).long()
             yield Work(
                 round=t,
                 seed=self.seed,
@@ -183,7 +183,7 @@ class Federation:
                 epochs=epochs,
                 batch_size=batch_size,
                 steps=self._here(self.clients.steps(c, epochs, batch_size), torch.int64),
-                lr=self._here(self._lr[c] * self.local.lr_decay ** max(t, 0)),
+                lr=self._here(self._lr.at(c, t) * self.local.lr_decay ** max(t, 0)),
                 mu=self._here(torch.zeros(len(c))),
                 sgd=self.local.sgd,
                 purpose=purpose,
@@ -229,7 +229,7 @@ class Federation:
         return any(part.stop() for part in self.parts)
 
     def per_client(self, spec: PerClient, name: str, **rules: Any) -> Values:
-        """The values of a hyper-parameter that may differ per client, drawn once from their own stream."""
+        """The values of a hyper-parameter that may differ per client and per round, drawn from their own stream."""
         return Values(spec, self.n, seed=self.seed, name=name, **rules)
 
     def table(self, initial: Vec | None = None) -> ClientTable:

@@ -1,8 +1,7 @@
-"""Hyper-parameters that may differ per client: a number, one number per client, or a distribution."""
+"""Hyper-parameters that may differ per client, and per round: a number, one number per client, or a law."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,16 +9,19 @@ import torch
 from torch import Tensor
 
 from ..errors import ArnoError
-from .seeds import numpy_stream
+from .cohorts import uniforms
+from .laws import Law, parse
+from .seeds import key, numpy_stream
 
-#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), `uniform(a, b)`, `loguniform(a, b)`, `choice(a, …)`.
+#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a law of `laws.py`: `uniform(a, b)`, …,
+#: `each_round(integers(a, b))`.
 PerClient = float | str | Sequence[float]
-
-_LAW = re.compile(r"(uniform|loguniform|choice)\((.*)\)")
 
 
 class Values:
-    """The value of one hyper-parameter for any clients.
+    """The value of one hyper-parameter for any clients, in any round.
+
+    A law is drawn once per client, unless it says `each_round(…)`.
 
     >>> Values(0.5, 3)[torch.tensor([0, 2])].tolist()
     [0.5, 0.5]
@@ -28,6 +30,9 @@ class Values:
     >>> values = Values("choice(1, 5)", 100, seed=0, name="local.epochs")
     >>> sorted(set(values[torch.arange(100)].tolist()))
     [1.0, 5.0]
+    >>> values = Values("each_round(integers(1, 3))", 100, seed=0, name="local.epochs", whole=True)
+    >>> sorted({values.at(torch.tensor([7]), t).item() for t in range(50)})
+    [1.0, 2.0, 3.0]
     """
 
     def __init__(
@@ -43,7 +48,11 @@ class Values:
         whole: bool = False,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self._table = torch.from_numpy(np.asarray(_parse(spec, n, seed, name), dtype=np.float64))
+        self._spec, self._name, self._seed, self._dtype = spec, name, seed, dtype
+        law = parse(spec, name) if isinstance(spec, str) else None
+        self._law = law.inner[0] if law is not None and law.name == "each_round" else None
+        table = law.inner[0].ends if law is not None and self._law is not None else _drawn(spec, law, n, seed, name)
+        self._table = torch.from_numpy(np.asarray(table, dtype=np.float64))
         wrong = ~torch.isfinite(self._table)
         if least is not None:
             wrong |= self._table < least
@@ -53,57 +62,67 @@ class Values:
             wrong |= self._table > most
         if whole:
             wrong |= self._table != self._table.round()
+        rule = f"it must be {_rule(least, above, most, whole)}"
+        if whole and law is not None and not law.whole:
+            raise ArnoError(f"{name} = {spec!r}", rule, f"integers(a, b) draws such: {name}='integers(1, 5)'")
         if wrong.any():
             value = self._table[wrong].flatten()[0].item()
-            raise ArnoError(f"{name} = {value:g}", f"it must be {_rule(least, above, most, whole)}", f"change {name}")
+            raise ArnoError(f"{name} = {value:g}", rule, f"change {name}")
         self._table = self._table.to(dtype)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
+        """The values of these clients, the same in every round; refused if they change from round to round."""
+        if self._law is not None:
+            rule = "it changes every round, and one value per client is needed here"
+            raise ArnoError(f"{self._name} = {self._spec!r}", rule, "leave out each_round")
         return self._table.expand(len(ids)) if self._table.ndim == 0 else self._table[ids]
+
+    def at(self, ids: Tensor, t: int) -> Tensor:
+        """The values of these clients in round t."""
+        if self._law is None:
+            return self[ids]
+        base = key(self._seed, f"values/{self._name}", t)
+        u = uniforms(base, ids.cpu().numpy(), max(1, self._law.draws))
+        return torch.from_numpy(self._law.quantile(u)).to(self._dtype)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the values change from round to round."""
+        return self._law is not None
 
     @property
     def smallest(self) -> float:
-        """The smallest value any client has."""
+        """The smallest value any client has in any round."""
         return float(self._table.min())
 
     @property
     def largest(self) -> float:
-        """The largest value any client has."""
+        """The largest value any client has in any round."""
         return float(self._table.max())
 
 
-def _parse(spec: PerClient, n: int, seed: int, name: str) -> float | np.ndarray:
-    if isinstance(spec, str):
-        law = _LAW.fullmatch(spec.replace(" ", ""))
-        try:
-            numbers = [float(x) for x in law[2].split(",")] if law else [float(spec)]
-        except ValueError:
-            law, numbers = None, []
-        if law is None and numbers:
-            return numbers[0]
-        if law is None or (law[1] != "choice" and len(numbers) != 2):
-            raise ArnoError(
-                f"{name} = {spec!r}",
-                "it must be a number, a list with one number per client, or a law",
-                "write uniform(a, b), loguniform(a, b) or choice(a, b, …)",
-            )
-        rng = numpy_stream(seed, f"values/{name}")
-        if law[1] == "choice":
-            return np.asarray(numbers)[rng.integers(len(numbers), size=n)]
-        low, high = numbers
-        if not low < high or (law[1] == "loguniform" and low <= 0):
-            raise ArnoError(
-                f"{name} = {spec!r}", "its bounds must rise (and be positive for loguniform)", f"change {name}"
-            )
-        if law[1] == "uniform":
-            return rng.uniform(low, high, size=n)
-        return np.exp(rng.uniform(np.log(low), np.log(high), size=n))
+def _drawn(spec: PerClient, law: Law | None, n: int, seed: int, name: str) -> float | np.ndarray:
+    """One value for all clients, or one per client."""
+    if law is not None:
+        return law.numbers[0] if law.name == "number" else _once(law, n, numpy_stream(seed, f"values/{name}"))
     if isinstance(spec, int | float):
         return float(spec)
     values = np.asarray(list(spec), dtype=np.float64)
     if len(values) != n:
         raise ArnoError(f"{name} has {len(values)} values", f"there are {n} clients", "give one value per client")
     return values
+
+
+def _once(law: Law, n: int, rng: np.random.Generator) -> np.ndarray:
+    """A draw per client; the first three laws as in release 0.1, number for number."""
+    if law.name == "choice":
+        return np.asarray(law.numbers)[rng.integers(len(law.numbers), size=n)]
+    if law.name not in ("uniform", "loguniform"):
+        return law.quantile(rng.random((n, law.draws)))
+    low, high = law.numbers
+    if law.name == "uniform":
+        return rng.uniform(low, high, size=n)
+    return np.exp(rng.uniform(np.log(low), np.log(high), size=n))
 
 
 def _rule(least: float | None, above: float | None, most: float | None, whole: bool) -> str:

@@ -64,8 +64,11 @@ class PersonalModel(Part):
             self._epochs = fed.per_client(fed.local.epochs, "local.epochs")
         else:
             self._epochs = fed.per_client(self.personal_epochs, "method.personal_epochs", least=0, whole=True)
-        everybody = torch.arange(fed.n)
-        fastest = float((self._lam[everybody] * fed.per_client(fed.local.lr, "local.lr")[everybody]).max())
+        everybody, lr = torch.arange(fed.n), fed.per_client(fed.local.lr, "local.lr")
+        if self._lam.varies or lr.varies:
+            fastest = self._lam.largest * lr.largest
+        else:
+            fastest = float((self._lam[everybody] * lr[everybody]).max())
         if fastest >= 2:
             rule = "λ η must be below 2, or v_k diverges whatever the data are"
             raise ArnoError(f"λ η = {fastest:g} of a client", rule, "lower method.lam or local.lr")
@@ -74,7 +77,8 @@ class PersonalModel(Part):
     def send(self, work: Work) -> Work:
         """The second phase trains v_k."""
         personal = Phase(start="v", pulled=True, epochs="personal_epochs", mu="lam", keep="v")
-        numbers = {"personal_epochs": self._epochs[work.clients], "lam": self._lam[work.clients]}
+        who, t = work.clients, work.round
+        numbers = {"personal_epochs": self._epochs.at(who, t), "lam": self._lam.at(who, t)}
         given = {**work.given, "v": self.v[work.clients]}
         return replace(work, phases=(Phase(), personal), given=given, numbers={**work.numbers, **numbers})
 

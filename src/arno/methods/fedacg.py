@@ -64,7 +64,7 @@ class LookAhead(Part):
     def send(self, work: Work) -> Work:
         """w° as the start and the anchor."""
         ahead = work.start + self._rate * self.momentum * self.m
-        return replace(work, start=ahead, mu=work.mu + self._mu[work.clients].to(work.mu))
+        return replace(work, start=ahead, mu=work.mu + self._mu.at(work.clients, work.round).to(work.mu))
 
     def finish(self, t: int, v: Vec) -> Vec:
         """The new M."""

@@ -7,7 +7,7 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogen
 MLSys 2020, arXiv:1812.06127.
 
 Deviation: the paper lets stragglers do less work and measures how inexactly each client solves its problem; here
-the work of each client is set by `local.epochs`, which may differ per client.
+the work of each client is set by `local.epochs`, which may differ per client and per round.
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ class Proximal(Part):
 
     def send(self, work: Work) -> Work:
         """Add the term to the work."""
-        return replace(work, mu=work.mu + self._mu[work.clients].to(work.mu))
+        return replace(work, mu=work.mu + self._mu.at(work.clients, work.round).to(work.mu))

@@ -59,7 +59,7 @@ class HeadThenBody(Keep):
 
     def send(self, work: Work) -> Work:
         """The two phases."""
-        epochs = self._epochs[work.clients]
+        epochs = self._epochs.at(work.clients, work.round)
         steps = work.steps + self._fed.clients.steps(work.clients, epochs.long(), work.batch_size).to(work.steps)
         phases = (Phase(epochs="head_epochs", moves="head"), Phase(moves="body"))
         return replace(super().send(work), phases=phases, numbers={**work.numbers, "head_epochs": epochs}, steps=steps)

@@ -75,7 +75,7 @@ class Window(Part):
         """Give every client its window."""
         if not self._cuts:
             return work
-        pairs = zip(self._beta[work.clients].tolist(), work.clients.tolist(), strict=True)
+        pairs = zip(self._beta.at(work.clients, work.round).tolist(), work.clients.tolist(), strict=True)
         return replace(work, windows=tuple(self._window(beta, k, work.round) for beta, k in pairs))
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:

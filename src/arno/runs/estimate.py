@@ -161,7 +161,7 @@ def largest_batch(fed: Federation) -> int:
 def steps_of(fed: Federation) -> float:
     """The steps of all clients in a round, on average over the clients."""
     ids = torch.arange(fed.n)
-    epochs, batch = fed.epochs[ids].long(), fed.batch_size[ids].long()
+    epochs, batch = fed.epochs.at(ids, 0).long(), fed.batch_size.at(ids, 0).long()
     return float(fed.clients.steps(ids, epochs, batch).double().mean()) * fed.cohort
 
 
