@@ -24,7 +24,7 @@ from arno.grids import compare
 from arno.grids.cells import Ended, Outcome, Workers, run_cell
 from arno.grids.display import Display, display
 from arno.grids.grid import cells
-from arno.grids.processes import Local
+from arno.grids.processes import Processes
 from arno.records.folder import RunFolder
 from arno.records.lock import writing
 from arno.records.metrics import read as recorded
@@ -37,7 +37,7 @@ GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run in this process, one after another; processes have tests of their own."""
-    monkeypatch.setattr(compare, "Local", InThisProcess)
+    monkeypatch.setattr(compare, "Processes", InThisProcess)
 
 
 class InThisProcess(Workers):
@@ -673,6 +673,6 @@ def test_a_runs_own_configuration_is_read_as_any_other(tmp_path):
 
 def test_how_many_cells_have_room(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    room: Callable[..., int] = lambda **engine: Local(Path("log")).room({"engine": engine})  # noqa: E731
+    room: Callable[..., int] = lambda **engine: Processes(Path("log")).room({"engine": engine})  # noqa: E731
     assert (room(kind="auto", cores=1), room(kind="auto", cores=3), room(kind="serial", threads=1)) == (8, 2, 8)
     assert (room(kind="processes", workers=0), room(kind="mine")) == (1, 8)
