@@ -20,6 +20,7 @@ ROOMS = [
     ("cli",),
     ("__init__",),
     ("report",),
+    ("reproduce",),
     ("grids",),
     ("analysis",),
     ("runs",),

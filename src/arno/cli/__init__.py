@@ -23,6 +23,7 @@ COMMANDS = {
     "repair": "rebuild what can be rebuilt of a damaged run",
     "compare": "run methods × settings × seeds; tables with intervals and paired tests",
     "tune": "search each method's settings with equal budgets, then compare the methods",
+    "reproduce": "run a published figure; ours next to theirs, with the band that counts as reproduced",
     "report": "write one HTML file about runs: tables, curves, clients, drift",
     "methods": "list the methods: paper, formula, parts, settings",
     "data": "list data sets; `arno data show …` describes a partition and draws it",

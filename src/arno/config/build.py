@@ -222,6 +222,27 @@ def quadratic(
     return Quadratic.of(instance, device(config["device"]), getattr(torch, config["dtype"]))
 
 
+@problems.register("pair", defaults={"weighting": "uniform", "dtype": "float64", "clients": 2})
+def pair(config: dict[str, Any], *, gradient: float = 1.0, curvature: float = 1.0, flat: float = 1e-6) -> Quadratic:
+    """Two quadratics with opposite slopes: F_1(w) = ½βw² + Gw and F_2(w) = ½εw² − Gw; the start is w = 1.
+
+    The lower bound of SCAFFOLD (Karimireddy et al., ICML 2020, theorem II) and its figure 3. There ε is 0; here it is
+    small and positive, because every client of a quadratic problem has a minimum.
+
+    gradient: G, how much the clients' gradients differ at the optimum.
+    curvature: β, the curvature of the first client; the Hessians differ by about as much.
+    flat: ε, the curvature of the second client.
+    """
+    if config["clients"] != 2:
+        raise ArnoError(f"clients = {config['clients']} with problem=pair", "it has two clients", "leave out clients=")
+    if not (curvature > 0 and flat > 0):
+        rule = "both curvatures must be positive, or a client has no minimum"
+        raise ArnoError(f"problem.curvature = {curvature:g}, problem.flat = {flat:g}", rule, "change them")
+    numbers = {"device": device(config["device"]), "dtype": getattr(torch, config["dtype"])}
+    h, e = torch.tensor([curvature, flat], **numbers), torch.tensor([[-gradient], [gradient]], **numbers)
+    return Quadratic(h, e, start=torch.ones(1, **numbers))
+
+
 def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, Partition]:
     """The data set, its training and validation indices, and the partition of the training part."""
     chosen = dict(config["data"])

@@ -164,7 +164,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
         config[group] = OmegaConf.structured(_schema(group, kind, target))
     kinds = {group: config[group].kind for group in GROUPS}
     own = [registry(group).info(kinds[group]).get("defaults", {}) for group in ("problem", "method")]
-    if kinds["problem"] != "quadratic" and registry("partition").info(kinds["partition"]).get("of"):
+    if kinds["problem"] not in ("quadratic", "pair") and registry("partition").info(kinds["partition"]).get("of"):
         config.clients = None  # the data or the file decide
     for key, value in [*own[0].items(), *own[1].items(), *given]:
         chosen = key in GROUPS or (key.endswith(".kind") and key.split(".")[0] in GROUPS)

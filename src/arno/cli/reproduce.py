@@ -1,0 +1,121 @@
+"""`arno reproduce`: published figures, ours next to theirs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parser import parser_of
+
+if TYPE_CHECKING:
+    from ..reproduce.figure import Figure
+
+ABOUT = """\
+Without a name: list the published figures. With a name: run that figure as a comparison, print ours next to theirs and
+whether every check holds, and keep the page in its folder. A run that was stopped continues.
+Settings override those of the figure (data.root=DIR, data=emnist, engine=serial); out=DIR names the folder (default:
+runs/reproduce/NAME). Exit status: 0 if the figure is reproduced, 1 if it is not.
+"""
+
+EXAMPLES = """\
+examples
+  arno reproduce                                list the figures
+  arno reproduce scaffold-figure3               run one
+  arno reproduce scaffold-table3-0 --show       its setting, claim and bands
+  arno reproduce scaffold-table3-0 --quick      one seed and few rounds: a coarse check
+  arno reproduce scaffold-table3-0 data=emnist  the data of the publication
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = parser_of("reproduce", ABOUT, EXAMPLES)
+    parser.add_argument("--show", action="store_true", help="print the setting, the claim and the bands; run nothing")
+    parser.add_argument("--quick", action="store_true", help="one seed, few rounds: a coarse check")
+    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="runs at a time; default: one per core")
+    parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
+    options = parser.settings(arguments)
+
+    from ..reproduce.figure import load, names
+
+    wanted = [word for word in options.overrides if "=" not in word]
+    if not wanted:
+        for name in names():
+            print_line(load(name))
+        return 0
+    status = 0
+    for name in wanted:
+        figure = load(name)
+        if options.show:
+            show(figure)
+        else:
+            words = tuple(word for word in options.overrides if "=" in word)
+            status = max(status, run(figure, words, options.quick, options.jobs, options.retry))
+    return status
+
+
+def print_line(figure: Figure) -> None:
+    """The figure in three lines."""
+    print(f"{figure.name}  ({figure.hours:g} h on two cores{', by ' + figure.by if figure.by else ''})")
+    print(f"    {figure.source}")
+    print(f"    {figure.claim}")
+
+
+def show(figure: Figure) -> None:
+    """All that is known before the first run."""
+    from ..reproduce.page import about, band, published
+
+    print("\n".join(about(figure)))
+    for arm, one in figure.arms.items():
+        tried = f"; best of {', '.join(one.best_of)}" if one.best_of else ""
+        said = f"; published {published(one.published)}" if one.published is not None else ""
+        print(f"- arm {arm}: {' '.join(one.settings)}{tried}{said}")
+    for reading in figure.readings.values():
+        print(f"- read: {reading.words}")
+    for check in figure.checks:
+        print(f"- check: {check.says}: {band(check)}")
+    if figure.by:
+        print(f"- run it with: {figure.by}")
+
+
+def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, retry: bool) -> int:
+    """Run a figure, print and keep its page."""
+    from rich.console import Console
+
+    from ..reproduce.page import page
+    from ..reproduce.run import reproduce
+    from ..reproduce.verdict import judge
+
+    given = tuple(word for word in words if not word.startswith("out="))
+    named = next((word.partition("=")[2] for word in words if word.startswith("out=")), "")
+    out = Path(named) if named else Path("runs") / "reproduce" / folder(figure.name, given, quick)
+    asked = (figure.coarse() if quick else figure).on(given)
+    command = ["arno", "reproduce", figure.name, *(["--quick"] if quick else []), *given, f"out={out}"]
+    try:
+        found = reproduce(asked, out, command, jobs=jobs, retry=retry, console=Console())
+    except KeyboardInterrupt:
+        print("stopped; the same command continues it")
+        return 130
+    verdict = judge(asked, found)
+    notes = ["Settings differ from the figure's: this is no verdict on it."] if quick or counted(given) else []
+    text = page(verdict, shlex.join(command[:-1]), notes)
+    (out / "reproduce.md").write_text(text, "utf-8")
+    record = verdict.record() | {"seconds": found.record["seconds"], "quick": quick, "settings": list(given)}
+    (out / "reproduce.json").write_text(json.dumps(record, indent=1, ensure_ascii=False), "utf-8")
+    print(text)
+    print(out)
+    return 0 if verdict.reproduced else 1
+
+
+def folder(name: str, words: tuple[str, ...], quick: bool) -> str:
+    """The folder of a figure; other settings have another one. Where the data lie does not count."""
+    digest = blake2b(" ".join(counted(words)).encode(), digest_size=4).hexdigest() if counted(words) else ""
+    return "-".join(filter(None, [name, "quick" if quick else "", digest]))
+
+
+def counted(words: tuple[str, ...]) -> list[str]:
+    """The settings that change what is computed."""
+    return [word for word in words if not word.startswith("data.root=")]

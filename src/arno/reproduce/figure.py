@@ -1,0 +1,162 @@
+"""A published figure: what is run, what is read from the runs, and which bands count as reproduced.
+
+A figure is one file of `figures/`, and its name is the name of the file:
+
+    source: paper, table or figure
+    claim: what the publication says
+    setting: how it is run here, and what differs from the publication
+    hours: an estimate for two cores
+    run: settings of every arm
+    seeds: [0, 1, 2]
+    arms: NAME: {settings: [...], best_of: [...], published: ...}
+    readings: NAME: {kind: ..., metric: ..., target: ..., round: ..., count: ...}
+    checks: [{says: ..., left: ARM, right: ARM, reading: NAME, ratio | difference | value: [low, high]}]
+    quick: settings of --quick
+
+`best_of` lists settings that are tried, as the publication tuned them; the arm is the one with the best first reading.
+`published_data` names the data set of the publication where the file uses another one; with `data=` of that name the
+targets are `published_target`. A figure without arms names the command that settles it (`by`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..config.settings import read as read_yaml
+from ..errors import ArnoError, unknown
+
+FIGURES = Path(__file__).parent / "figures"
+KINDS = ("rounds_to", "decade", "final", "last", "at")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read from a run.
+
+    kind: rounds_to (the first round whose score reaches `target`; one more than there are if none does), final, last
+        (the mean of the last `count` values), at (the value after round `round`), decade (rounds per factor of ten,
+        from `round` to the first value that reaches `target`, or to the last one).
+    """
+
+    kind: str
+    metric: str = ""
+    target: float | None = None
+    published_target: float | None = None
+    round: int | None = None
+    count: int = 10
+
+    @property
+    def words(self) -> str:
+        """The reading in a few words."""
+        said = {"rounds_to": f"rounds to {self.metric} {self.target:g}" if self.target is not None else ""}
+        said |= {"final": f"final {self.metric}", "last": f"{self.metric}, mean of the last {self.count} values"}
+        said |= {
+            "at": f"{self.metric} after round {self.round}",
+            "decade": f"rounds per factor of ten of {self.metric}",
+        }
+        return said[self.kind]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a figure: its settings, the settings that are tried, what the publication reports."""
+
+    settings: tuple[str, ...] = ()
+    best_of: tuple[str, ...] = ()
+    published: Any = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A sentence, and the band of a ratio, a difference or a value that makes it true."""
+
+    says: str
+    left: str
+    right: str | None
+    reading: str
+    kind: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published figure; see above."""
+
+    name: str
+    source: str
+    claim: str
+    setting: str
+    hours: float
+    run: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    arms: Mapping[str, Arm] = field(default_factory=dict)
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    quick: tuple[str, ...] = ()
+    published_data: str = ""
+    by: str = ""
+
+    def on(self, words: tuple[str, ...]) -> Figure:
+        """The figure with more settings; on the data of the publication it has the targets of the publication."""
+        readings = dict(self.readings)
+        if self.published_data and f"data={self.published_data}" in words:
+            for name, one in readings.items():
+                if one.published_target is not None:
+                    readings[name] = replace(one, target=one.published_target)
+        return replace(self, run=(*self.run, *words), readings=readings)
+
+    def coarse(self) -> Figure:
+        """The figure with one seed and its quick settings."""
+        return replace(self, run=(*self.run, *self.quick), seeds=self.seeds[:1])
+
+
+def names() -> list[str]:
+    """All figures."""
+    return sorted(path.stem for path in FIGURES.glob("*.yaml"))
+
+
+def load(name: str) -> Figure:
+    """The figure with this name."""
+    if name not in names():
+        raise unknown("figure", name, names())
+    return parse(name, read_yaml(FIGURES / f"{name}.yaml"))
+
+
+def parse(name: str, given: Mapping[str, Any]) -> Figure:
+    """A figure from its file; refuses what is misspelt or refers to nothing."""
+    known = [f.name for f in fields(Figure) if f.name != "name"]
+    for key in given:
+        if key not in known:
+            raise unknown(f"key of {name}", key, known)
+    arms = {
+        arm: Arm(tuple(a.get("settings", ())), tuple(a.get("best_of", ())), a.get("published"))
+        for arm, a in given.get("arms", {}).items()
+    }
+    readings = {one: Reading(**about) for one, about in given.get("readings", {}).items()}
+    for reading in readings.values():
+        if reading.kind not in KINDS:
+            raise unknown(f"kind of a reading of {name}", reading.kind, KINDS)
+    checks = tuple(_check(name, check, arms, readings) for check in given.get("checks", ()))
+    lists = {key: tuple(given[key]) for key in ("run", "seeds", "quick") if key in given}
+    plain = {key: given[key] for key in ("source", "claim", "setting", "hours", "published_data", "by") if key in given}
+    return Figure(name, **(plain | lists), arms=arms, readings=readings, checks=checks)
+
+
+def _check(name: str, given: Mapping[str, Any], arms: Mapping[str, Arm], readings: Mapping[str, Reading]) -> Check:
+    (kind,) = [key for key in ("ratio", "difference", "value") if key in given] or ["value"]
+    low, high = given.get(kind, (None, None))
+    left, right, reading = given["left"], given.get("right"), given.get("reading", next(iter(readings), ""))
+    for arm in (left, right):
+        if arm is not None and arm not in arms:
+            raise unknown(f"arm of {name}", str(arm), arms)
+    if reading not in readings:
+        raise unknown(f"reading of {name}", str(reading), readings)
+    if (kind == "value") != (right is None):
+        raise ArnoError(f"a check of {name}", "a value has one arm, a ratio or a difference two", "correct it")
+    ends = (-inf if low is None else float(low), inf if high is None else float(high))
+    return Check(str(given["says"]), left, right, reading, kind, *ends)
