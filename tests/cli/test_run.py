@@ -254,3 +254,10 @@ def test_run_help_names_every_setting_and_every_choice(arno):
 
 def test_a_command_that_does_not_exist_is_answered_with_the_nearest(arno):
     assert "did you mean 'resume'?" in arno("resum").error
+
+
+def test_a_part_that_remembers_the_model_is_saved(arno):
+    """FedExP with report=mean_of_two keeps the last model; a checkpoint cannot hold the same memory twice."""
+    words = ["method=fedexp", "method.report=mean_of_two", "clients=4", "data.limit=100", "model=softmax"]
+    run = arno("run", *words, "rounds=4", "checkpoint.every=2", "engine=serial").folder
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 4

@@ -101,10 +101,11 @@ def test_values_that_change_every_round(digits):
     "words",
     [
         ["model=softmax"],
+        ["model=softmax", "model.bias=false"],
         ["model.hidden=[12,9]", "model.activation=tanh"],
         ["model.hidden=[12]", "partition=quantity"],
     ],
-    ids=["softmax", "tanh", "unequal sizes"],
+    ids=["softmax", "no bias", "tanh", "unequal sizes"],
 )
 def test_dense_networks(words):
     agree(problem(*words), list)

@@ -82,7 +82,7 @@ class Extrapolation(Part):
     def score(self, w: Vec, t: int) -> None:
         """Remember the last two models, where their mean is scored."""
         if self.report == "mean_of_two":
-            self.before, self.last, self.rounds = self.last, w, self.rounds + 1
+            self.before, self.last, self.rounds = self.last, w.clone(), self.rounds + 1
 
     def evaluated(self, w: Vec) -> Vec:
         """w, or (w_t + w_{t−1})/2 from the second round on."""

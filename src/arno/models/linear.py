@@ -19,9 +19,12 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 @models.register("softmax")
-def softmax(shape: Sequence[int], outputs: int) -> Network:
-    """One linear layer: softmax regression for classes, linear regression for numbers."""
-    return MLP(prod(shape), (), outputs, "relu")
+def softmax(shape: Sequence[int], outputs: int, *, bias: bool = True) -> Network:
+    """One linear layer: softmax regression for classes, linear regression for numbers.
+
+    bias: add a number to every output.
+    """
+    return MLP(prod(shape), (), outputs, "relu", bias)
 
 
 @models.register("mlp")
@@ -45,11 +48,11 @@ def mlp(
 class MLP(Network):
     """Linear layers with an activation between them; without hidden layers it is a linear model."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, activation: str) -> None:
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, activation: str, bias: bool = True) -> None:
         super().__init__()
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        self.head = nn.Linear(widths[-1], outputs)
+        self.head = nn.Linear(widths[-1], outputs, bias=bias)
         self.activation = activation
 
     def embed(self, x: Tensor, levels: list[Tensor] | None = None) -> Tensor:
