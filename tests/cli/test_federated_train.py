@@ -7,6 +7,7 @@ import pickle
 import runpy
 import shlex
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,8 @@ import torch
 
 from arno import cli
 from arno.cli.fedrcl import find, main, translate
-from arno.config.settings import compose
+from arno.config import build
+from arno.config.settings import compose, plain
 from arno.errors import ArnoError
 from arno.records.checkpoint import read_tensors
 from arno.runs.run import resume, run
@@ -214,7 +216,7 @@ def test_a_stage_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -
         run(*translate([*TWO, f"load_model_path={tmp_path}", "out=no"]).overrides)
     for content in (b"PK\x03\x04" + bytes(100), pickle.dumps({"w": [1.0] * 100})):
         Path("model_e2.pth").write_bytes(content)
-        with pytest.raises(ArnoError, match=r"pickle.*never does"):
+        with pytest.raises(ArnoError, match=r"no archive of torch\.save"):
             run(*translate([*TWO, "load_model_path=model_e2.pth", "out=no"]).overrides)
     Path("torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json at all!")
     with pytest.raises(ArnoError, match="cannot be read"):
@@ -296,3 +298,22 @@ def test_the_script_is_only_the_translation(
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     assert "load_model_path" in capsys.readouterr().out
+
+
+def test_a_real_pth_is_the_start_of_a_stage() -> None:
+    """A state dict of torch.save as load_model_path: names of the network, rounds from the name of the file."""
+    problem = build.supervised(plain(compose(translate([*ONE, "out=no"]).overrides)))
+    torch.manual_seed(5)
+    module = deepcopy(problem.module)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0, 0.05)
+    torch.save(module.state_dict(), "model_e2.pth")
+    words = translate([*TWO, "load_model_path=model_e2.pth", "trainer.local_lr=1e-30", "out=second"]).overrides
+    run(*words, "rounds=3")
+    assert torch.equal(final(Path("second")), torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
+    assert rounds(Path("second")) == [3]
+    resume("second", "rounds=4")
+    other = translate([*TWO, "load_model_path=model_e2.pth", "model.hidden=[64]", "out=no"]).overrides
+    with pytest.raises(ArnoError, match=r"hidden\.0\.weight is \[128, 64\], and the network has \[64, 64\]"):
+        run(*other)

@@ -24,7 +24,7 @@ from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedprox import Proximal
 from arno.methods.fedvarp import Varp
 from arno.methods.lorenzo import Lorenzo, Mean, lorenzo
-from arno.methods.panels import messages
+from arno.methods.panels import headlines, messages
 from arno.methods.scaffold import Scaffold
 from arno.methods.sub_models import Window
 from arno.models.linear import MLP
@@ -186,8 +186,9 @@ def test_early_stopping() -> None:
     part = Lorenzo(patience=2)
     fed, said = federation(problem(script=script), part, rounds=10), []
     while not fed.stopped():
+        before = headlines(part)
         fed.round()
-        said.append(messages(part))
+        said.append([*before, *messages(part)])
     assert (fed.t, part.best_round, part.best_score, part.waited) == (3, 1, 0.6, 2)
     assert said[0] == ["--- Bootstrap Round 0 ---", "Global Model 0.5: F1=0.5000 (4 evaluations)"]
     assert said[1][1:] == ["End of Iteration 1: Global F1=0.6000 (4 evaluations)", "New best F1. Patience reset."]
@@ -402,8 +403,21 @@ def test_a_run_records_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFi
         assert sum(weights) == pytest.approx(1)
     assert (clients["delta_norm"] > 0).all()
     said = capsys.readouterr().out
-    for line in ("--- Bootstrap Round 0 ---", "Global Model 0.5", "End of Iteration 2: Global F1=", "Client 3: "):
-        assert line in said
+    lines = [
+        "--- Bootstrap Round 0 ---",
+        "Global Model 0.5",
+        "--- Global Iteration 1 ---",
+        "End of Iteration 1: Global",
+    ]
+    lines += [
+        "--- Global Iteration 2 ---",
+        "End of Iteration 2: Global F1=",
+        "--- Final Test Results ---",
+        "Client 3: ",
+    ]
+    places = [said.index(line) for line in lines]
+    assert places == sorted(places), "in the order of the pseudo-code"
+    assert said.index("round 1/2") > said.index("--- Global Iteration 1 ---"), "a headline stands before its round"
     manifest = json.loads((result.path / "manifest.json").read_text())
     assert list(manifest["report"]) == ["Best Model", "Global Model", *(f"Client {k}" for k in range(4))]
     best = history["balanced_f1"].max()

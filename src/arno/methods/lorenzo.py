@@ -41,7 +41,7 @@ from ..errors import ArnoError, unknown
 from ..problems.supervised import Supervised
 from . import methods, parts
 from .finetune import has_personal_models
-from .panels import Chart, HeatMap, Panel, Records, curves_of, messages, panels
+from .panels import Chart, HeatMap, Panel, Records, curves_of, headlines, messages, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
 @methods.register(
     "lorenzo",
     family="global",
-    paper="a method of this project, not published yet",
+    paper="Lorenzo: Quasi-Sequential Federated Learning with Jacobi-Seidel Aggregation (pseudo-code, unpublished)",
     formula="one after the other by score: start ← Σ s_i W_i / Σ s_i over the newest models;  W_g ← Σ S_k C_k / Σ S_k",
     defaults=DEFAULTS,
     tune={"bootstrap_epochs": "int(1, 5)"},
@@ -308,14 +308,20 @@ class Score:
         return score if self.plain else 1 / (1 - score)
 
 
+@headlines.register
+def _(part: Lorenzo) -> list[str]:
+    t = part._fed.t
+    return ["--- Bootstrap Round 0 ---" if t < 0 else f"--- Global Iteration {t + 1} ---"]
+
+
 @messages.register
 def _(part: Lorenzo) -> list[str]:
     name, t, value = part._score.label, part._fed.t, part._score.value(part.s_g)
     counted = f"({part._evaluations} evaluations)"
     if t == 0:
-        lines = ["--- Bootstrap Round 0 ---", f"Global Model 0.5: {name}={value:.4f} {counted}"]
+        lines = [f"Global Model 0.5: {name}={value:.4f} {counted}"]
     else:
-        lines = [f"--- Global Iteration {t} ---", f"End of Iteration {t}: Global {name}={value:.4f} {counted}"]
+        lines = [f"End of Iteration {t}: Global {name}={value:.4f} {counted}"]
         if part.waited:
             limit = f" Patience: {part.waited} / {part.patience}" if part.patience is not None else ""
             lines.append("No improvement." + limit)

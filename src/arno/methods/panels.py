@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from ..core.part import Part
 
-__all__ = ["Chart", "HeatMap", "Line", "Panel", "Records", "band", "curves_of", "from_json", "messages", "over_seeds"]
-__all__ += ["panels", "points", "to_json"]
+__all__ = ["Chart", "HeatMap", "Line", "Panel", "Records", "band", "curves_of", "from_json", "headlines", "messages"]
+__all__ += ["over_seeds", "panels", "points", "to_json"]
 
 
 class Records(Protocol):
@@ -51,6 +51,12 @@ class Records(Protocol):
 @singledispatch
 def panels(part: Part, run: Records) -> list[Panel]:
     """The panels that a part shows of a finished run."""
+    return []
+
+
+@singledispatch
+def headlines(part: Part) -> list[str]:
+    """The lines that a user should see before the round that begins now."""
     return []
 
 

@@ -18,7 +18,7 @@ from ..config import settings as configs
 from ..core.contracts import Caller
 from ..core.federation import Federation, Round
 from ..errors import ArnoError, StoppedAtOnce, Unanswered
-from ..methods.panels import Panel, messages, panels
+from ..methods.panels import Panel, headlines, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
 from ..records.folder import COUNTS, RunFolder, environment
@@ -147,6 +147,7 @@ class Loop:
         """Round after round until the last one, until the round `until`, or until the user stops the run."""
         over = self.ended()
         while not over and self.fed.t < self.until:
+            self.say(line for part in self.fed.parts for line in headlines(part))
             self.progress.round(self.round())
             if self.fed.engine.name != self._engine:
                 self._engine = self.fed.engine.name

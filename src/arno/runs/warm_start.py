@@ -1,4 +1,4 @@
-"""`load=`: a run that starts from the model of another run and continues to count its rounds."""
+"""`load=`: a run that starts from the model of another run, or of a .pth file, and continues to count its rounds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ..core.federation import Federation
 from ..errors import ArnoError
 from ..limits import place
 from ..records import checkpoint as checkpoints
+from . import state_dict
 
 
 def begin(fed: Federation, config: dict[str, Any]) -> None:
-    """Put the model and the round counter of the checkpoint at `load` into a fresh federation.
+    """Put the model and the round counter of the checkpoint or state dict at `load` into a fresh federation.
 
     Nothing else: the method may be another one, so its state (momentum, controls) starts from the beginning.
     """
@@ -21,7 +22,12 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
     what = f"load = {config['load']}"
     if fed.t != 0:
         raise ArnoError(f"{what} with method={config['method']['kind']}", "it begins with a round of its own", "")
-    saved = _read(path)
+    if state_dict.is_archive(path):
+        w, done = state_dict.read(path, fed.layout)
+        refuse_rounds(config["rounds"], done)
+        fed.begin_at(w, done)
+        return
+    saved = checkpoints.load(path)
     w, mine, theirs = saved.federation["w"], config["model"], saved.config["model"]
     if len(w) != len(fed.w) or (mine != theirs and "custom" not in (mine["kind"], theirs["kind"])):
         raise ArnoError(
@@ -30,13 +36,15 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
             f"set {' '.join(f'model.{k}={v}' if k != 'kind' else f'model={v}' for k, v in theirs.items())} "
             "and the same data",
         )
-    if saved.round >= config["rounds"]:
-        raise ArnoError(
-            f"rounds = {config['rounds']}",
-            f"it counts all stages, and the model at load has {saved.round} behind it",
-            f"try rounds={saved.round + 100}",
-        )
+    refuse_rounds(config["rounds"], saved.round)
     fed.begin_at(w, saved.round)
+
+
+def refuse_rounds(rounds: int, done: int) -> None:
+    """Refuse a run that would have no round left."""
+    if done >= rounds:
+        rule = f"it counts all stages, and the model at load has {done} behind it"
+        raise ArnoError(f"rounds = {rounds}", rule, f"try rounds={done + 100}")
 
 
 def find(text: str) -> Path:
@@ -50,21 +58,6 @@ def find(text: str) -> Path:
     if not os.path.isfile(path):
         raise ArnoError(f"load = {text}", "there is no such file or folder", "give a run's folder or a checkpoint")
     return path
-
-
-def _read(path: Path) -> checkpoints.Checkpoint:
-    try:
-        return checkpoints.load(path)
-    except ArnoError:
-        with path.open("rb") as file:
-            start = file.read(4)
-        if start == b"PK\x03\x04" or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
-            raise ArnoError(
-                f"{path}",
-                "is a pickle (a .pth of torch.save); reading one can run any code in it, so Arno never does",
-                "train the stage before it with Arno and give that run's folder",
-            ) from None
-        raise
 
 
 def _model(config: dict[str, Any], size: int) -> str:
