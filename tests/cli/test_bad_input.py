@@ -15,6 +15,10 @@ CASES = [
     # settings                                     value, rule, remedy
     ("rounts=3", "'rounts'", "known", "did you mean 'rounds'?"),
     ("local.epoch=3", "'local.epoch'", "known", "did you mean 'local.epochs'?"),
+    ("local.learning_rate=3", "'local.learning_rate'", "called local.lr", "try local.lr="),
+    ("num_clients=3", "'num_clients'", "called clients", "try clients="),
+    ("dataset=mnist", "'dataset'", "called data", "try data="),
+    ("method.lr=3", "'method.lr'", "no such setting", "try local.lr="),
     ("partition.alfa=3", "'partition.alfa'", "known are", "did you mean 'partition.alpha'?"),
     ("method.mu=3", "'method.mu'", "method=fedavg has no such setting", "method.mu=..."),
     ("method=fedpox", "'fedpox'", "known", "did you mean 'fedprox'?"),

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ import pytest
 from rich.cells import cell_len
 
 from arno.cli.completion import SCRIPTS, words
+from arno.cli.doctor import EXTRAS
 from arno.config.names import registered
 from arno.config.settings import GROUPS, registry
 from arno.conform import PACKAGED
 from arno.grids.ranges import Range
 from arno.methods import FAMILIES, methods
-from arno.methods.catalogue import entries, entry
+from arno.methods.catalogue import entries, entry, read
 
 CASE = PACKAGED / "fedavg_softmax_samples.npz"
 
@@ -210,3 +212,33 @@ def test_completion_in_a_real_bash(arno):
 
 def test_an_unknown_shell(arno):
     assert "tcsh" in arno("completion", "tcsh").error
+
+
+def test_help_shows_the_settings_of_the_groups_that_are_named(arno):
+    said = arno("run", "--help", "method=fedprox", "data=table").out
+    assert "weight of the proximal term" in said
+    assert "the column to predict" in said
+    assert "weight of the proximal term" not in arno("run", "--help").out
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "problem"])
+def test_every_setting_of_a_group_is_explained(group):
+    known = registry(group)
+    for name in known.names():
+        _, texts = read(known.get(name).__doc__ or "")
+        assert {*known.settings(name)} - {"limit"} <= {*texts}, name
+
+
+def test_doctor_names_what_is_missing_and_how_to_install_it(arno, monkeypatch):
+    said = arno("doctor").out
+    assert "cores" in said
+    assert "torch" in said
+    monkeypatch.setattr("arno.cli.doctor.installed", lambda package: "")
+    assert "pip install 'arno[ray]'" in arno("doctor").out
+
+
+def test_doctor_knows_every_extra_of_users():
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert set(EXTRAS) == set(declared) - {"dev", "docs", "browser"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from arno.config.settings import (
     GROUPS,
+    MEANINGS,
     as_overrides,
     compose,
     describe,
@@ -126,7 +127,7 @@ def test_differences_are_those_that_matter():
 def test_unknown_keys_name_the_nearest():
     for typo, meant in (
         ("ronds=1", "rounds"),
-        ("local.batchsize=1", "local.batch_size"),
+        ("local.batch_siz=1", "local.batch_size"),
         ("evl.every=1", "eval.every"),
     ):
         with pytest.raises(ArnoError, match=f"did you mean '{meant}'"):
@@ -194,3 +195,11 @@ def test_a_limit_works_for_data_of_ones_own():
     target = Path(__file__).parents[2] / "examples" / "my_data.py"
     words = ("data=custom", f"data.target={target}:factory", "data.limit=60", "data.val=0", "clients=3")
     assert len(build.split(resolved(*words))[0].y) == 60
+
+
+def test_what_other_frameworks_call_a_setting_is_none_of_ours():
+    ours = {key for key, *_ in describe()} | {"data.root", "engine.workers"}
+    assert set(MEANINGS) <= ours
+    others = [name for names in MEANINGS.values() for name in names]
+    assert len(set(others)) == len(others)
+    assert not ours & set(others)

@@ -30,6 +30,7 @@ COMMANDS = {
     "conform": "replay conformance cases (the packaged ones by default)",
     "quadratic": "simulate client selection on quadratics, 15,000 rounds in a moment",
     "track": "send a run's records to a tracker: arno track RUN --to mlflow",
+    "doctor": "print versions, cores, memory, devices, and what is missing for what",
     "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
 }
 

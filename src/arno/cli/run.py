@@ -36,7 +36,7 @@ checkpoints, final and best model, pictures. Ctrl-C saves it; `arno resume` cont
 def main(arguments: list[str]) -> int:
     """Run the command."""
     asked = any(a in ("-h", "--help") for a in arguments)
-    parser = parser_of("run", ABOUT, (settings_help() if asked else "") + EXAMPLES)
+    parser = parser_of("run", ABOUT, (settings_help() + group_help(arguments) if asked else "") + EXAMPLES)
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
     parser.add_argument("--stages", metavar="A,B", help="run these files in turn, each from the model of the last one")
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
@@ -96,4 +96,26 @@ def settings_help() -> str:
             text = f"{text}: {', '.join([*registered(key), 'custom'])}"
         first, *more = wrap(text, 84)
         lines += [f"  {key:<20} {written(default):<15} {first}", *(" " * 39 + line for line in more)]
-    return "settings, their defaults and what they mean\n" + "\n".join(lines) + "\n\n"
+    text = "settings, their defaults and what they mean\n" + "\n".join(lines)
+    return f"{text}\n  settings of a group are shown with its name: arno run --help method=fedprox data=table\n\n"
+
+
+def group_help(words: Sequence[str]) -> str:
+    """The settings of the groups that the command names, as `method=fedprox`: their defaults and what they mean."""
+    from textwrap import wrap
+
+    from ..config.settings import GROUPS, registry, written
+    from ..methods.catalogue import read
+
+    lines = []
+    for group, _, kind in (word.partition("=") for word in words):
+        if group not in GROUPS or kind in ("", "custom"):
+            continue
+        lead, texts = read(registry(group).get(kind).__doc__ or "")
+        lines += [f"{group}={kind}", *(f"  {line}" for line in wrap(lead, 118))]
+        for name, parameter in registry(group).settings(kind).items():
+            default = "" if parameter.default is parameter.empty else written(parameter.default)
+            first, *more = wrap(texts.get(name, "use only so many samples" if name == "limit" else ""), 72) or [""]
+            lines += [f"  {f'{group}.{name}':<26} {default:<21} {first}", *(" " * 51 + line for line in more)]
+        lines.append("")
+    return "\n".join([*lines, ""]) if lines else ""

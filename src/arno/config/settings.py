@@ -129,6 +129,31 @@ FREE = (
 )
 
 
+#: Settings as other frameworks call them.
+MEANINGS = {
+    "local.lr": ("learning_rate", "client_lr", "local_lr", "eta", "step_size"),
+    "local.lr_decay": ("learning_rate_decay", "gamma"),
+    "local.epochs": ("local_epochs", "num_epochs", "n_epochs", "client_epochs", "local_ep"),
+    "local.batch_size": ("batch", "batchsize", "bs", "local_bs", "local_batch_size"),
+    "local.weight_decay": ("wd", "l2"),
+    "local.clip": ("max_grad_norm", "grad_clip", "clip_norm"),
+    "server_lr": ("server_learning_rate", "global_lr", "eta_g"),
+    "clients": ("num_clients", "n_clients", "num_users", "total_clients"),
+    "participation": ("fraction", "frac", "fraction_fit", "client_fraction", "sample_rate", "join_ratio", "cohort"),
+    "rounds": ("num_rounds", "n_rounds", "comm_round", "communication_rounds", "global_rounds", "global_epochs"),
+    "method": ("algorithm", "algo", "strategy", "aggregator", "optimizer"),
+    "data": ("dataset", "dataset_name"),
+    "data.root": ("data_dir", "data_path", "dataset_dir"),
+    "model": ("network", "net", "arch", "architecture", "model_name"),
+    "device": ("gpu", "cuda"),
+    "seed": ("random_seed", "random_state"),
+    "engine.workers": ("num_workers", "n_jobs", "processes"),
+    "out": ("output", "output_dir", "save_dir", "log_dir", "run_dir"),
+    "track": ("logger", "wandb", "mlflow", "tensorboard"),
+    "eval.every": ("eval_gap", "eval_every", "eval_interval", "test_interval"),
+}
+
+
 def registry(group: str) -> Registry:
     """The factories of a group."""
     from ..data import datasets, partitions
@@ -413,12 +438,18 @@ def _has(config: DictConfig, key: str) -> bool:
 
 def _unknown_key(config: DictConfig, key: str) -> ArnoError:
     known = [k.removesuffix(".kind") for k, _ in flat(plain(config))]
+    leaf = key.rpartition(".")[2].lower().replace("-", "_")
+    meant = next((ours for ours, others in MEANINGS.items() if leaf in others), None)
+    if meant is not None and not _owners(leaf):
+        return ArnoError(f"unknown key {key!r}", f"the setting is called {meant}", f"try {meant}=...")
     group = key.split(".")[0]
     if group in GROUPS:
         mine = [k for k in known if k.startswith(f"{group}.")]
         leaf = key.partition(".")[2]
         owners = [one for one in _owners(leaf) if one.startswith(f"{group}=")]
         near = get_close_matches(leaf, [k.partition(".")[2] for k in mine], 1, 0.6)
+        if (elsewhere := [k for k in known if k.endswith(f".{leaf}")]) and not near and not owners:
+            return ArnoError(f"unknown key {key!r}", f"{group} has no such setting", f"try {elsewhere[0]}=...")
         if not mine or (owners and not near):
             remedy = f"try {' or '.join(f'{one}=...' for one in owners[:4])}" if owners else f"leave out {key}"
             return ArnoError(f"unknown key {key!r}", f"{group}={config[group].kind} has no such setting", remedy)

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any
 
 from ..core.part import Part
@@ -93,7 +94,9 @@ def read(docstring: str) -> tuple[str, dict[str, str]]:
     >>> read("It does this.\\n\\n    Helps: often.\\n    Hurts: with a large\\n        μ.\\n\\n    a, b: numbers.\\n")
     ('It does this.', {'Helps': 'often.', 'Hurts': 'with a large μ.', 'a': 'numbers.', 'b': 'numbers.'})
     """
-    lead, *lines = inspect.cleandoc(docstring).split(">>>")[0].strip().split("\n")
+    lead, _, rest = inspect.cleandoc(docstring).split(">>>")[0].strip().partition("\n")
+    before, _, arguments = rest.partition("\nArgs:\n")
+    lines = [*before.split("\n"), *dedent(arguments).split("\n")]
     texts: dict[str, str] = {}
     names: list[str] = []
     for line in lines:
