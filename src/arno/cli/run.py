@@ -105,11 +105,16 @@ def group_help(words: Sequence[str]) -> str:
     from textwrap import wrap
 
     from ..config.settings import GROUPS, registry, written
-    from ..methods.catalogue import read
+
+    named = [(group, kind) for group, _, kind in (word.partition("=") for word in words) if group in GROUPS]
+    if not named:
+        return ""
+
+    from ..methods.catalogue import read  # imports torch
 
     lines = []
-    for group, _, kind in (word.partition("=") for word in words):
-        if group not in GROUPS or kind in ("", "custom"):
+    for group, kind in named:
+        if kind in ("", "custom"):
             continue
         lead, texts = read(registry(group).get(kind).__doc__ or "")
         lines += [f"{group}={kind}", *(f"  {line}" for line in wrap(lead, 118))]
