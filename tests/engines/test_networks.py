@@ -14,7 +14,7 @@ from arno.errors import ArnoError
 from arno.methods import methods
 from arno.models.linear import MLP
 from arno.models.network import Network
-from arno.problems.supervised import Supervised
+from arno.problems.supervised import Supervised, seeded
 
 #: Methods that do not train the head of the global model.
 OWN_HEADS = {"fedbabu", "fedper", "fedrep", "local"}
@@ -121,3 +121,13 @@ def test_a_network_that_draws_is_not_batched(drops, frozen):
     work = next(train(drops, Serial(drops), [], times=0)[0].plain_blocks(range(7), 0))
     assert "vmap cannot compute the network: vmap: called random operation" in unsupported(drops, work)
     assert unsupported(frozen, work) == ""
+
+
+def test_seeding_draws_what_torch_draws_and_restores_the_stream():
+    before = torch.get_rng_state()
+    with seeded(2**63 + 5):
+        drawn = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2**63 + 5)
+        assert torch.equal(drawn, torch.rand(3))
