@@ -32,6 +32,7 @@ class Case:
     decay: float = 0.0
     lr_decay: float = 1.0
     momentum: float = 0.0
+    clip: float | None = None
     uniform: bool = True
     server_lr: float = 1.0
 
@@ -171,6 +172,8 @@ class Run:
                     g, tail = more["gradient"](u, b)
                 else:
                     g, tail = net.gradient(u, *b, more.get("loss"))
+                if self.case.clip is not None:
+                    g = g * min(1.0, self.case.clip / (np.linalg.norm(g) + 1e-6))
                 g = g + self.case.decay * u[:d] + more.get("mu", 0.0) * (u - anchor)[:d] + more.get("drift", 0.0)
                 g = more.get("scale", 1.0) * g + more.get("push", 0.0)
                 g = np.where(group[:d], g, 0.0)

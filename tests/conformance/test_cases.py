@@ -66,6 +66,21 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, change, words):
         replay(rewrite(PACKAGED / "fedavg_mlp_uniform.npz", tmp_path / "bad.npz", change))
 
 
+def test_a_kind_that_comes_later_is_refused_by_its_name(tmp_path):
+    for kind in ("asynchronous", "robust", "attack"):
+
+        def change(spec, arrays, kind=kind):
+            spec.update(kind=kind, clock={"bytes_down": 4096})  # larger than any number that is replayed
+
+        bad = rewrite(PACKAGED / "fedavg_mlp_uniform.npz", tmp_path / f"{kind}.npz", change)
+        with pytest.raises(ArnoError, match=f"unknown kind of case '{kind}': known are balance, federated") as refused:
+            replay(bad)
+        assert "\n" not in str(refused.value)
+    large = rewrite(PACKAGED / "fedavg_mlp_uniform.npz", tmp_path / "large.npz", lambda s, _: s.update(rounds=10**6))
+    with pytest.raises(ArnoError, match="has the number 1,000,000, and at most 256 is replayed"):
+        replay(large)
+
+
 def test_a_pickle_is_never_opened(tmp_path):
     path = tmp_path / "evil.npz"
     np.savez(path, spec=np.array([{"version": 1}], dtype=object))

@@ -119,7 +119,7 @@ def federation(case: Case) -> Federation:
         task=Classification(c),
         dtype=torch.float64,
     )
-    sgd = SGD(weight_decay=case.decay, momentum=case.momentum, shuffle=False)
+    sgd = SGD(weight_decay=case.decay, momentum=case.momentum, clip=case.clip, shuffle=False)
     return Federation(
         problem,
         [Fixed(case.rounds), *methods.get(case.method)(**case.settings)],

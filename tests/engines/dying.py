@@ -6,6 +6,7 @@ import signal
 from training import words as method_words
 
 import arno
+from arno.methods import methods
 from arno.runs.loop import Loop
 
 LOCAL = {
@@ -16,6 +17,8 @@ LOCAL = {
 
 def words(name, out):
     general = ["clients=7", "participation=0.5", "rounds=6", "checkpoint.every=2", "model.hidden=[8]", "data.limit=200"]
+    if methods.info(name)["family"] == "personal":
+        general.append("data.client_test=0.3")
     return [*method_words(name), *general, *LOCAL.get(name, []), f"out={out}"]
 
 

@@ -6,6 +6,7 @@ from arno.config import build
 from arno.config.settings import compose, plain
 from arno.core.federation import Federation, Local
 from arno.core.serial import Serial
+from arno.core.table import ClientTable
 from arno.methods import methods
 from arno.selection import Uniform
 
@@ -58,7 +59,7 @@ def train(problem, engine, method, times=3, share=0.7, **local):
 
 
 def same_bits(problem, engine, method, **settings):
-    """The model, the records and the state of the parts are those of the serial engine."""
+    """The model, the records, the state of the parts and the personal models are those of the serial engine."""
     a, first = train(problem, Serial(problem), method, **settings)
     b, second = train(problem, engine, method, **settings)
     assert torch.equal(a.w, b.w)
@@ -69,6 +70,13 @@ def same_bits(problem, engine, method, **settings):
         for value, other in zip(p.state().values(), q.state().values(), strict=True):
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, other)
+            elif isinstance(value, ClientTable):
+                mine, theirs = value.tensors(), other.tensors()
+                assert mine.keys() == theirs.keys()
+                assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+    if any("personal" in part.roles for part in a.parts):
+        everybody = torch.arange(a.n)
+        assert torch.equal(a.personal(everybody), b.personal(everybody))
 
 
 def steady(record):

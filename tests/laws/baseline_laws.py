@@ -42,7 +42,7 @@ def law_fedntd_pulls_the_other_classes_to_the_received_model() -> None:
     z, received = (torch.randn(5, 4, generator=g, dtype=torch.float64) for _ in range(2))
     z.requires_grad_()
     y, beta, tau = torch.tensor([0, 1, 2, 3, 1]), 0.7, 2.0
-    view = SimpleNamespace(outputs=z, y=y, job=SimpleNamespace(start=None), frozen_outputs=lambda w: received)
+    view = SimpleNamespace(outputs=z, y=y, job=SimpleNamespace(sent=None), frozen_outputs=lambda w: received)
     (gradient,) = torch.autograd.grad(Distillation(beta, tau)(view), z)  # type: ignore[arg-type]
     for i, true in enumerate(y.tolist()):
         others = [c for c in range(4) if c != true]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from small import HALF, federate, make, network, quadratic, same
@@ -10,7 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from arno.core.federation import Federation
-from arno.core.work import SGD
+from arno.core.part import Part
+from arno.core.table import ClientTable
+from arno.core.work import SGD, Work
 from arno.data.dataset import Transform
 from arno.errors import ArnoError
 from arno.methods.apfl import Mixture
@@ -19,8 +22,9 @@ from arno.methods.fedacg import LookAhead
 from arno.methods.fedala import LocalAggregation
 from arno.methods.fedexp import Extrapolation
 from arno.methods.personal_layers import Keep
+from arno.methods.sub_models import Window
 from arno.problems.quadratic import Quadratic
-from arno.problems.supervised import Supervised
+from arno.problems.supervised import Supervised, View
 from arno.selection import Fixed
 
 ALL = torch.arange(8)
@@ -71,6 +75,106 @@ def law_what_is_kept_never_leaves_the_client() -> None:
             assert set(record.clients["uploaded"]) == {fed.layout.size - int(mask.sum())}, name
         assert torch.equal(fed.w[mask], start[mask]), name
         assert mask.all() or not torch.equal(fed.w[~mask], start[~mask]), name
+
+
+def law_what_is_kept_enters_no_state_of_the_server() -> None:
+    problem = network()
+    head = problem.layout.mask("head")
+    for name, owner in (("scaffold", "c"), ("fedvarp", "y"), ("feddyn", "h"), ("fedavgm", "M"), ("fedacg", "m")):
+        fed = federate(problem, [Fixed(HALF), Keep("head"), *make(name)], 3)
+        state = {key: value for part in fed.parts for key, value in part.state().items()}[owner]
+        state = state[ALL] if isinstance(state, ClientTable) else state
+        assert state[..., ~head].any(), name
+        assert not state[..., head].any(), name
+    exp = Extrapolation(1e-9)
+    federate(problem, [Fixed(HALF), Keep("head"), exp], 1)
+    rows = torch.stack([federate(problem, [Fixed([[k]])], 1).w - problem.init(0) for k in HALF[0]])[:, ~head]
+    same(torch.tensor(exp.step), rows.square().sum(1).mean() / (2 * (rows.mean(0).square().sum() + 1e-9)), 1e-6)
+    for name in ("fedcm", "mime", "mimelite"):  # the server would send a momentum for the head
+        assert refused(lambda name=name: federate(problem, [Keep("head"), *make(name)], 0)), name
+    for name in ("scaffold", "fednova"):  # they divide by steps, and not all of them move the body
+        assert refused(lambda name=name: federate(problem, [*make("fedrep"), *make(name)], 0)), name
+
+
+def law_moon_compares_with_the_model_that_the_client_kept() -> None:
+    problem = network()
+    fed = federate(problem, [Fixed([[3]]), Keep("body"), moon := make("moon")[0]], 1)
+    same(moon.previous[torch.tensor([3])][0], fed.personal(torch.tensor([3]))[0] * problem.layout.mask("body")
+         + alone(problem, 3, 1) * problem.layout.mask("head"))  # fmt: skip
+
+
+def law_terms_see_the_received_model_in_every_phase() -> None:
+    @dataclass
+    class Watched(Part):
+        roles: ClassVar[frozenset[str]] = frozenset({"loss"})
+
+        def send(self, work: Work) -> Work:
+            return replace(work, terms=(*work.terms, term))
+
+    seen: list[torch.Tensor] = []
+
+    def term(view: View) -> torch.Tensor:
+        seen.append(view.job.sent.clone())
+        return view.outputs.sum() * 0
+
+    for name, settings in (("ditto", {}), ("fedrep", {"head_epochs": 1}), ("fedala", {"start_epochs": 1})):
+        fed = federate(network(), [Fixed([[3], [3]]), *make(name, **settings), Watched()], 1, epochs=1)
+        received = fed.personal(torch.tensor([3]))[0] if name == "fedrep" else fed.w
+        seen.clear()
+        fed.round()
+        assert len(seen) > 4
+        assert all(torch.equal(model, received) for model in seen), name
+
+
+def law_networks_draw_from_streams_of_the_clients() -> None:
+    plain = network()
+
+    def problem() -> Supervised:
+        net = lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 3))  # noqa: E731
+        transform = Transform((0.0,), (1.0,), 1.0)
+        return Supervised(plain.x, plain.y, plain.partition, net, transform=transform, dtype=torch.float64)
+
+    for name in ("fedavg", "fedsam", "mime", "apfl", "pfedme", "per_fedavg", "fedala", "ditto", "fedrep", "fedbabu"):
+        models = []
+        for draws in range(2):
+            torch.manual_seed(draws)
+            fed = run(name, problem(), 2, epochs=2)
+            models.append(torch.cat([fed.w, fed.personal(ALL).flatten()]))
+        assert torch.equal(*models), name
+    # Mime's two gradients see the same draws: their difference is zero at the first step
+    fed = federate(problem(), [Fixed([[3]]), mime := make("mime", beta=0.5)[0]], 0, epochs=1, batch_size=99, lr=0.1)
+    start = fed.w
+    fed.round()
+    same(fed.w, start - 0.1 * mime.m)
+
+
+def law_mime_clips_the_difference_of_the_loss_gradients() -> None:
+    sgd = SGD(weight_decay=0.5, clip=1e-9)  # next to nothing is left of the difference
+    fed = federate(network(), [Fixed([[3]]), mime := make("mime", beta=0.5)[0]], 0, epochs=1, batch_size=99, sgd=sgd)
+    start = fed.w
+    fed.round()
+    same(fed.w, start - 0.05 * mime.m)
+
+
+def law_sam_in_a_masked_window_moves_no_weight_outside_it() -> None:
+    problem, rho = network(), 0.3
+    window = Window(0.5, mode="mask")
+    fed = federate(problem, [Fixed([[3]]), *make("fedsam", rho=rho), window], 0, epochs=1, batch_size=99)
+    start = fed.w
+    inside = next(iter(fed.blocks([3], 0))).windows[0].index
+    fed.round()
+    learner, (batch, job) = problem.learner(), (None, next(next(iter(fed.plain_blocks([3], 0))).jobs()))
+    job = replace(job, sgd=SGD(shuffle=False))
+    (batch,) = learner.batches(job)
+    learner.w.copy_(start)
+    learner.gradient(batch, job)
+    ascent = torch.zeros_like(start)
+    ascent[inside] = learner.g[inside]
+    learner.w.copy_(start + rho * ascent / ascent.norm())
+    learner.gradient(batch, job)
+    step = torch.zeros_like(start)
+    step[inside] = learner.g[inside]
+    same(fed.w, start - 0.05 * step)
 
 
 def law_local_training_is_training_alone() -> None:

@@ -133,6 +133,17 @@ def test_parts_of_one_method_add_up():
     inside = HALF - (C * (H // 2) + C)  # the head stays
     assert sent(compose(parts=("window", "keep", "scaffold"))) == {(2 * inside, 2 * inside)}
     assert sent(compose(parts=("scaffold", "extrapolation"))) == {(2 * D, 2 * D + 1)}
+    assert sent(compose(parts=("window", "client_momentum"))) == {(2 * HALF, HALF)}
+    assert sent(compose(parts=("window", "mime"))) == {(3 * HALF, 2 * HALF)}
+    assert sent(compose(parts=("window", "mimelite", "extrapolation"))) == {(2 * HALF, 2 * HALF + 1)}
+    assert sent(compose(parts=("keep", "drift_correction"))) == {(2 * FIRST, 2 * FIRST)}
+    assert sent(compose(parts=("fixed_head", "look_ahead"))) == {(FIRST, FIRST)}
+    shared = FIRST + NORM  # parameters; the head stays, and vectors beside the model have no running statistics
+    assert sent(compose(parts=("keep", "scaffold")), normed=True) == {(2 * shared + BUFFERS,) * 2}
+    assert sent(compose(parts=("keep", "scaffold"), keep={"group": "norm"}), normed=True) == {(2 * D, 2 * D)}
+    assert sent(compose(parts=("keep", "extrapolation"), keep={"group": "0.*"}), normed=True) == {
+        (HEAD + NORM + BUFFERS, HEAD + NORM + BUFFERS + 1)
+    }
 
 
 def test_fine_tuning_for_a_score_sends_nothing():

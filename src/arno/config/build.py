@@ -15,6 +15,7 @@ from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
 from ..core.part import Part
 from ..core.resources import Need, refuse
+from ..core.seeds import seeded
 from ..core.work import SGD
 from ..data.dataset import Dataset, load, shortened, split_in_time, split_inside, split_validation
 from ..data.partition import Partition, as_partition
@@ -25,7 +26,7 @@ from ..models.network import Shape
 from ..models.python import starts_from_weights
 from ..problems.client_tests import keep_some, without_any
 from ..problems.quadratic import Quadratic
-from ..problems.supervised import Supervised, seeded
+from ..problems.supervised import Supervised
 from ..quadratic import draw
 from ..registry import Registry
 from ..tasks.task import PADDING, Task

@@ -91,6 +91,10 @@ class Federation:
             part.start(self)
         masks = [mask for part in self.parts if (mask := part.private()) is not None]
         self._private = torch.stack(masks).any(0).to(self.w.device) if masks else None
+        unseen = torch.arange(self.layout.size, device=self.w.device) >= self.layout.d
+        if self._private is not None:  # what stays with the clients enters no mean, momentum or control
+            unseen |= self._private
+        self._unseen = unseen.nonzero()[:, 0]
         self.advice += problem.advice(self)
         if self.engine.sums:
             refuse_rows(self.parts)
@@ -132,12 +136,12 @@ class Federation:
                 continue
             work, out, dv = self._added_up(work, out, record)
             tail += dv[self.layout.d :]
-            dv[self.layout.d :] = 0
+            dv[self._unseen] = 0
             record.add(work, out, *self.traffic(work, out))
             if isinstance(out, Result):
-                if self.layout.size > self.layout.d:
-                    out = replace(out, buffers=out.delta[:, self.layout.d :].clone())
-                    out.delta[:, self.layout.d :] = 0
+                if len(self._unseen):
+                    out = replace(out, unseen=(self._unseen, out.delta[:, self._unseen]))
+                    out.delta[:, self._unseen] = 0
                 for part in self.parts:
                     dv = like(part, "receive", part.receive(work, out, dv), dv)
             v += dv

@@ -39,6 +39,7 @@ def sgd(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor
         now = replace(
             job if not phase.keep else replace(job, drift=None, push=None, scale=1.0),
             start=start,
+            received=job.start,
             anchor=job.start if phase.pulled else None,
             epochs=int(job.numbers[phase.epochs]) if phase.epochs else job.epochs,
             mu=job.numbers[phase.mu] if phase.mu else job.mu,

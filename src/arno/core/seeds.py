@@ -12,6 +12,8 @@ global random state.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -37,3 +39,13 @@ def stream(seed: int, purpose: str, *numbers: int, generator: torch.Generator | 
 def numpy_stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
     """A NumPy generator for this purpose, for distributions that torch does not offer (Dirichlet, power, …)."""
     return np.random.default_rng(key(seed, purpose, *numbers))
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Torch's global stream seeded with `number`, and restored afterwards: networks draw from it (dropout)."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        yield

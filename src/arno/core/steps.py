@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .contracts import Learner
 from .local import descend, sgd, weight_decay
+from .seeds import key, seeded
 from .work import Job, Vec
 
 #: The mean loss over the steps, and vectors by name for `Result.extra`.
@@ -33,13 +34,19 @@ def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tens
 def sam(learner: Learner, job: Job, delta: Vec) -> Answer:
     """Sharpness-aware minimisation: ε = ρ a/‖a‖ with a = ∇ℓ(w_k; b); the step uses ∇ℓ(w_k + ε; b).
 
-    Both passes see the same batch and the same random draws; running statistics come from the first pass.
+    Both passes see the same batch and the same random draws; running statistics come from the first pass. In a window
+    of mode `mask`, a is zero outside the window.
     """
-    rho = job.rule.numbers["rho"]
+    rho, window = job.rule.numbers["rho"], job.window
+    still = None
+    if window is not None and not window.extract:
+        still = torch.ones_like(learner.w, dtype=torch.bool).index_fill_(0, window.index, False)[: len(learner.g)]
 
     def gradient(batch: Any, job: Job) -> Tensor:
         draws = torch.get_rng_state()
         loss = learner.gradient(batch, job)
+        if still is not None:
+            learner.g[still] = 0
         norm = learner.g.norm()
         if not rho or not norm > 0:
             return loss
@@ -56,22 +63,31 @@ def sam(learner: Learner, job: Job, delta: Vec) -> Answer:
 def svrg(learner: Learner, job: Job, delta: Vec) -> Answer:
     """Variance-reduced gradients: ∇f_k(w_k; b) − ∇f_k(start; b); the mean at the start comes as drift.
 
-    f_k includes weight decay, so that of the start is subtracted here, and that of w_k is added by the kernel.
+    f_k includes weight decay: that of the start is subtracted from the drift, and that of w_k is added by the kernel.
+    Both passes see the same batch and the same random draws. Clipping acts on the difference of the loss gradients.
     """
-    decay, window = weight_decay(learner, job), job.window
-    start = job.start[window.index] if window is not None and window.extract else job.start
+    window, inside = job.window, None
+    if window is not None and window.extract:
+        inside = window.index.to(job.start.device)
+    start = job.start if inside is None else job.start[inside]
+    decayed = torch.zeros_like(start)
+    decayed[: len(learner.p)] = weight_decay(learner, job) * start[: len(learner.p)]
+    if inside is not None:
+        decayed = torch.zeros_like(job.start).index_copy_(0, inside, decayed)
 
     def gradient(batch: Any, job: Job) -> Tensor:
-        here = learner.w.clone()
+        draws, here = torch.get_rng_state(), learner.w.clone()
         learner.w.copy_(start)
         learner.gradient(batch, job)
-        there = learner.g + decay * learner.p
+        there = learner.g.clone()
         learner.w.copy_(here)
+        torch.set_rng_state(draws)
         loss = learner.gradient(batch, job)
         learner.g.sub_(there)
         return loss
 
-    return descend(learner, job, delta, gradient), {}
+    drift = -decayed if job.drift is None else job.drift - decayed
+    return descend(learner, replace(job, drift=drift), delta, gradient), {}
 
 
 def whole_gradient(learner: Learner, job: Job, delta: Vec) -> Answer:
@@ -151,18 +167,21 @@ def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
         losses.append(float(learner.gradient(batch, job)))
         return g + decay * at
 
+    def step(w: Vec, b: Any, b1: Any, b2: Any) -> Vec:
+        s = gradient(w - alpha * gradient(w, b), b1)
+        h = torch.zeros_like(s)
+        if kind == 1:
+            h = (gradient(w + delta_ * s, b2) - gradient(w - delta_ * s, b2)) / (2 * delta_)
+        elif kind == 2:
+            p.copy_(w)
+            h = learner.curvature(b2, job, s) + decay * s
+        return w - job.lr * (s - alpha * h)
+
     w = job.start.clone()
-    for first in range(0, len(batches), q):
-        for i in range(q):
-            b, b1, b2 = (batches[first + (i + j) % q] for j in range(3))
-            s = gradient(w - alpha * gradient(w, b), b1)
-            h = torch.zeros_like(s)
-            if kind == 1:
-                h = (gradient(w + delta_ * s, b2) - gradient(w - delta_ * s, b2)) / (2 * delta_)
-            elif kind == 2:
-                p.copy_(w)
-                h = learner.curvature(b2, job, s) + decay * s
-            w = w - job.lr * (s - alpha * h)
+    with seeded(key(job.seed, "network", job.round, job.client)):  # all batches are drawn: their own stream has ended
+        for first in range(0, len(batches), q):
+            for i in range(q):
+                w = step(w, *(batches[first + (i + j) % q] for j in range(3)))
     torch.sub(w, job.start, out=delta)
     return sum(losses) / len(losses), {}
 
@@ -197,7 +216,7 @@ def ala(learner: Learner, job: Job, delta: Vec) -> Answer:
             weights[: len(g)] = (weights[: len(g)] - eta * g * apart[: len(g)]).clamp(0, 1)
             start = mixture()
     moved = torch.empty_like(delta)
-    loss = descend(learner, replace(job, start=start, anchor=w), moved)
+    loss = descend(learner, replace(job, start=start, anchor=w, received=w), moved)
     torch.sub(start + moved, w, out=delta)
     return loss, {"weights": torch.where(chosen, weights, 0)}
 

@@ -104,6 +104,12 @@ class Job:
     anchor: Vec | None = None
     moves: str = "full"
     share: float = 1.0
+    received: Vec | None = None
+
+    @property
+    def sent(self) -> Vec:
+        """The model that the client received, also where a phase starts from another one."""
+        return self.start if self.received is None else self.received
 
     def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
         """This client's random stream of this round; `generator`, if given, is seeded again and returned."""
@@ -217,9 +223,10 @@ class Work:
 class Result:
     """What the clients of a block send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made.
 
-    notes: further columns for the records of the clients. buffers: the change of the buffers of each client; the
-    federation averages them, and they are zero in the `delta` that parts see. failed: why the training of some rows
-    failed (`Work.on_error` = drop); their numbers are NaN. Parts do not see these rows.
+    notes: further columns for the records of the clients. unseen: numbers of coordinates, and each client's change of
+    them: buffers, which the federation averages, and what stays with the client. These changes are zero in the `delta`
+    that parts see. failed: why the training of some rows failed (`Work.on_error` = drop); their numbers are NaN. Parts
+    do not see these rows.
     """
 
     delta: Mat
@@ -227,21 +234,22 @@ class Result:
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
     notes: Mapping[str, Tensor] = field(default_factory=dict)
-    buffers: Mat | None = None
+    unseen: tuple[Tensor, Mat] | None = None
     failed: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> Result:
         """The results of some of the rows, none of which failed."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
-        buffers = None if self.buffers is None else self.buffers[keep]
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, buffers)
+        unseen = None if self.unseen is None else (self.unseen[0], self.unseen[1][keep])
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, unseen)
 
     def trained(self, work: Work) -> Mat:
-        """The trained models with their buffers, start + Δ."""
+        """The trained models as the clients hold them, start + Δ, with all that is not sent."""
         models = work.start + self.delta
-        if self.buffers is not None:
-            models[:, -self.buffers.shape[1] :] += self.buffers
+        if self.unseen is not None:
+            at, change = self.unseen
+            models[:, at] += change
         return models
 
 

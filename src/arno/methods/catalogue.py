@@ -12,6 +12,7 @@ from typing import Any
 from ..core.part import Part
 from ..errors import unknown
 from . import FAMILIES, methods
+from .personal_layers import Keep
 
 #: A line of a docstring that explains settings: their names, then the text.
 EXPLAINED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): (.*)")
@@ -121,7 +122,11 @@ def sends(parts: Sequence[Part]) -> str:
 
     >>> sends([])
     'the model to the client; the model from the client'
+    >>> sends([Keep("full")])
+    'nothing'
     """
+    if any(isinstance(part, Keep) and part.group == "full" for part in parts):
+        return "nothing"
     cut = ""
     if any("window" in part.roles for part in parts):
         cut += " within the client's window"

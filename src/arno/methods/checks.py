@@ -51,3 +51,10 @@ def refuse_roles(fed: Federation, part: Part, method: str, reasons: Mapping[str,
         for role in sorted(other.roles & reasons.keys()):
             if other is not part:
                 raise ArnoError(f"{method} with {type(other).__name__}", reasons[role], "leave one of them out")
+
+
+def refuse_private(fed: Federation, part: Part, method: str, why: str) -> None:
+    """Refuse other parts whose coordinates stay with the clients."""
+    for other in fed.parts:
+        if other is not part and type(other).private is not Part.private:
+            raise ArnoError(f"{method} with {type(other).__name__}", why, "leave one of them out")

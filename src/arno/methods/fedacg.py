@@ -21,6 +21,7 @@ from ..core.per_client import PerClient
 from ..core.work import Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
+from .checks import refuse_roles
 
 
 @methods.register(
@@ -58,6 +59,8 @@ class LookAhead(Part):
         """M = 0."""
         if not 0 <= self.momentum < 1:
             raise ArnoError(f"method.momentum = {self.momentum:g}", "it must be at least 0 and below 1", "try 0.85")
+        why = "the look-ahead and the step after it would use different rates"
+        refuse_roles(fed, self, "FedACG", {"rate": why})
         self._mu, self._rate = fed.per_client(self.mu, "method.mu", least=0), fed.server_lr
         self.m = torch.zeros_like(fed.w)
 

@@ -21,7 +21,7 @@ from ..core.part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .checks import no_momentum
+from .checks import no_momentum, refuse_private
 from .fedacg import LookAhead
 from .fednova import Nova
 
@@ -67,6 +67,7 @@ class ClientMomentum(Part):
             if isinstance(other, Nova | LookAhead):
                 rule = "both rescale what the momentum is made of"
                 raise ArnoError(f"FedCM with {type(other).__name__}", rule, "leave one of them out")
+        refuse_private(fed, self, "FedCM", "the server has no momentum for layers that stay with the clients")
         self.m = torch.zeros_like(fed.w)
 
     def begin(self, t: int) -> None:

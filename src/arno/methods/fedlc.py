@@ -39,7 +39,7 @@ Denominator = Literal["all", "others"]
     tune={"tau": "log(0.1, 2)"},
 )
 def fedlc(*, tau: float = 1.0, denominator: Denominator = "all") -> list[Part]:
-    """The logits of classes that a client seldom holds get a margin, larger for rarer classes.
+    """The logits of a client's classes get margins in its loss, larger ones for rarer classes.
 
     Helps: with strong label skew, where clients forget the classes that they do not hold.
     Hurts: with balanced clients it changes nothing; denominator=others may collapse.

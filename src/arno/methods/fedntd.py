@@ -34,7 +34,7 @@ from .checks import need_classes
     tune={"beta": "log(0.1, 3)", "tau": "log(0.5, 5)"},
 )
 def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> list[Part]:
-    """Each client keeps what the received model says about the classes that are not true.
+    """A distillation term keeps a client's outputs for the wrong classes near those of the received model.
 
     Helps: with label skew: clients forget less of the classes that they do not hold.
     Hurts: early in a run, when the received model knows little.
@@ -79,7 +79,7 @@ class Distillation:
     def __call__(self, view: View) -> Tensor:
         """β τ² times the mean KL over the batch."""
         mine = self.others(view.outputs, view.y).log_softmax(1)
-        theirs = self.others(view.frozen_outputs(view.job.start), view.y).log_softmax(1)
+        theirs = self.others(view.frozen_outputs(view.job.sent), view.y).log_softmax(1)
         return self.beta * self.tau**2 * F.kl_div(mine, theirs, reduction="batchmean", log_target=True)
 
     def others(self, z: Tensor, y: Tensor) -> Tensor:

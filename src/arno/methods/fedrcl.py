@@ -147,7 +147,7 @@ class Contrast:
     def __call__(self, view: View) -> Tensor:
         """The term that is added to the cross-entropy."""
         if self.loss == "align":
-            return self.weight_contrastive * misalignment(view.embedding, view.frozen(view.job.start))
+            return self.weight_contrastive * misalignment(view.embedding, view.frozen(view.job.sent))
         chosen = [view.levels[i] for i in self.levels] if self.levels else view.levels
         if self.loss == "supcon":
             return self.weight_contrastive * supervised_contrastive(chosen, view.y, self.temperature)

@@ -18,7 +18,10 @@ from ..core.federation import Federation
 from ..core.part import Part
 from ..core.per_client import PerClient
 from ..core.work import Phase, Work
+from ..errors import ArnoError
 from . import methods, parts
+from .checks import refuse_roles
+from .fednova import Nova
 from .personal_layers import Keep
 
 
@@ -55,6 +58,10 @@ class HeadThenBody(Keep):
     def start(self, fed: Federation) -> None:
         """Every head begins at w⁰."""
         super().start(fed)
+        why = "the other divides updates by the number of steps, and the steps of the head do not move the body"
+        refuse_roles(fed, self, "FedRep", {"control": why})
+        if any(isinstance(other, Nova) for other in fed.parts):
+            raise ArnoError("FedRep with Nova", why, "leave one of them out")
         self._epochs = fed.per_client(self.head_epochs, "method.head_epochs", least=0, whole=True)
 
     def send(self, work: Work) -> Work:

@@ -12,7 +12,10 @@ from .personal_layers import Keep
 
 
 @methods.register(
-    "local", family="personal", paper="no federation", formula="w_k ← local SGD from w_k;  nothing is sent"
+    "local",
+    family="personal",
+    paper="none: training without a federation",
+    formula="w_k ← local SGD from w_k;  nothing is sent",
 )
 def local() -> list[Part]:
     """Every client trains alone; nothing is sent.

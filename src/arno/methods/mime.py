@@ -25,7 +25,7 @@ from ..core.part import Part
 from ..core.work import Result, Rule, SumResult, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .checks import no_momentum, refuse_roles
+from .checks import no_momentum, refuse_private, refuse_roles
 from .fedacg import LookAhead
 from .fedavgm import ServerMomentum
 from .fedopt import ServerAdaptive
@@ -97,6 +97,7 @@ class MimeLite(Part):
                 raise ArnoError(f"{name} with {type(other).__name__}", rule, "leave one of them out")
         if self.variance_reduced:
             refuse_roles(fed, self, name, {"step": "the gradient at the server's model has no such step"})
+        refuse_private(fed, self, name, "the server has no momentum for layers that stay with the clients")
         self.m = torch.zeros_like(fed.w)
 
     #: Whether clients subtract the gradient at the server's model and add the mean one.

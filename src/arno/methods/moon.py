@@ -82,7 +82,7 @@ class Moon(Part):
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
         """Store the trained models."""
-        self.previous[work.clients] = work.start + out.delta
+        self.previous[work.clients] = out.trained(work)
         self.seen[work.clients] = True
         return v
 
@@ -96,6 +96,6 @@ class Contrast:
 
     def __call__(self, view: View) -> Tensor:
         """μ times the mean over the batch."""
-        near = F.cosine_similarity(view.embedding, view.frozen(view.job.start)) / self.temperature
+        near = F.cosine_similarity(view.embedding, view.frozen(view.job.sent)) / self.temperature
         far = F.cosine_similarity(view.embedding, view.frozen(view.job.given["previous"])) / self.temperature
         return self.mu * F.softplus(far - near).mean()  # −log(e^a / (e^a + e^b)) = log(1 + e^{b − a})

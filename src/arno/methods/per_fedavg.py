@@ -24,7 +24,7 @@ from ..core.work import Mat, Rule, Work
 from ..errors import ArnoError
 from . import methods, parts
 from .adapt import adapted
-from .checks import plain_steps
+from .checks import plain_steps, refuse_roles
 
 Variant = Literal["hf", "fo", "exact"]
 CURVATURE = {"fo": 0.0, "hf": 1.0, "exact": 2.0}
@@ -74,6 +74,9 @@ class MetaStep(Part):
         if not (self.alpha >= 0 and self.delta > 0 and self.adapt_steps >= 0):
             given = f"alpha = {self.alpha:g}, delta = {self.delta:g}, adapt_steps = {self.adapt_steps}"
             raise ArnoError(f"method.{given}", "none may be negative, and delta must be positive", "try alpha=0.01")
+        if self.variant == "exact":
+            why = "its exact Hessian product is that of the task's loss alone; method.variant=hf takes any loss"
+            refuse_roles(fed, self, "Per-FedAvg", {"loss": why, "criterion": why})
         self._fed = fed
 
     def send(self, work: Work) -> Work:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from ..core.layout import Layout, bind, flatten
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.per_client import Values
 from ..core.resources import refuse_network
-from ..core.seeds import key, stream
+from ..core.seeds import key, seeded, stream
 from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
