@@ -281,7 +281,7 @@ def test_panels_of_seeds_are_merged_by_title(runs, tmp_path):
     both = [copied(run, tmp_path / run.parent.name) for run in runs[:2]]
     for run, shown in zip(both, (charts[:2], charts[2:]), strict=True):
         RunFolder(run).write_panels(shown)
-        RunFolder(run).update_manifest(checksums=RunFolder(run).checksums())
+        RunFolder(run).update_manifest(**RunFolder(run).checksums())
     found = page(Comparison.of(both), tmp_path)
     assert found.panel("fedavg: A")["lines"][0]["y"] == [2.0]
     assert found.panel("fedavg: B")["lines"][0]["y"] == [2.0]

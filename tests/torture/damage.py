@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ RUN = (
 #: The same network with the loss of a method that has panels and a table of the clients.
 SCAFFOLD = (*RUN, "method=scaffold")
 GRID = ("method=fedavg,scaffold", "seed=0..1", "rounds=4", "clients=5", "checkpoint.every=2", "model=softmax")
+TUNE = (
+    *("tune", "method=fedavg,fedprox", "rounds=4", "clients=4", "seed=0..1", "data.limit=200", "model=softmax"),
+    *("out=run", "--trials", "3", "--jobs", "1"),
+)
 QUADRATIC = ("num_users=8", "epochs=40", "seltype=powd")
 
 
@@ -49,7 +54,7 @@ class Base:
 
     @property
     def grid(self) -> bool:
-        return self.words[0] == "compare"
+        return self.words[0] in ("compare", "tune")
 
 
 def _run(words: tuple[str, ...], rounds: int, seed: int = 0) -> tuple[str, ...]:
@@ -63,14 +68,22 @@ BASES = (
     Base("scaffold", _run(SCAFFOLD, 6), more=("rounds=8",), whole=_run(SCAFFOLD, 8)),
     Base("quadratic", ("quadratic", *QUADRATIC, "out=run", "--quiet"), whole=("quadratic", *QUADRATIC, "out=run")),
     Base("compare", ("compare", *GRID, "out=run", "--jobs", "1"), whole=("compare", *GRID, "out=run", "--jobs", "1")),
+    Base("tune", TUNE, whole=TUNE),
 )
 OTHER = _run(RUN, 6, seed=1)
 FILES = (
     "config.yaml", "manifest.json", "manifest.json.previous", "metrics.jsonl", "checkpoints/[0-9]*.safetensors",
     "checkpoints/clients-*.parquet", "final.safetensors", "best.safetensors", "clients.parquet", "counts.npy",
-    "panels.json", "curves.png", "log.txt", ".lock", "track/tensorboard.json",
+    "panels.json", "curves.png", "log.txt", ".lock", "track/tensorboard.json", "client_scores.parquet", "checkpoints",
 )  # fmt: skip
-OF_GRID = ("compare.json", ".lock", *(f"method=*/{name}" for name in FILES[:13]), "method=*/failure.json")
+OF_GRID = (
+    "compare.json", ".lock", "table.csv", "differences.csv", "compare.png", "log.txt",
+    *(f"method=*/{name}" for name in FILES[:13]), "method=*/failure.json",
+)  # fmt: skip
+OF_TUNE = (
+    "tune.json", "tune.json", "optuna.journal", "compare.json", "table.csv", "search", "search/method=*",
+    *(f"search/method=*/000/{name}" for name in FILES[:8]),
+)  # fmt: skip
 
 
 def flip(data: bytes, rng: Random) -> bytes:
@@ -122,14 +135,24 @@ CONTENT: dict[str, Callable[[bytes, Random], bytes]] = {
     "two lines exchanged": exchanged,
 }
 #: Other damage.
-PLACES = ("deleted", "of another run", "another file", "a folder", "a pipe", "a link to nothing")
+PLACES = (
+    "deleted", "of another run", "another file", "a folder", "a pipe", "a link to nothing", "a link to itself",
+    "a link to a device", "a link to a file elsewhere", "a terabyte",
+)  # fmt: skip
 HOW = (*CONTENT, *PLACES)
+#: A file outside of the run, to which a link leads: it must not change.
+VICTIM = "victim"
+#: Bytes of memory that a command may take beyond what it has at its start.
+MEMORY = 2**30
 
 
 def spoil(file: Path, how: str, rng: Random, folder: Path, other: Path) -> bool:
     """Damage a file; false if there is nothing to damage in this way."""
     if not file.exists() and file.name != ".lock":
         return False
+    if file.is_dir():  # a file in its place, or a link to the folder elsewhere
+        shutil.move(file, folder.parent / "moved")
+        file.write_bytes(b"x")
     data = file.read_bytes() if file.exists() else b'{"host": "here", "pid": 1, "what": "a run"}\n'
     if how in CONTENT:
         changed = CONTENT[how](data, rng) if data else b"x"
@@ -145,13 +168,19 @@ def spoil(file: Path, how: str, rng: Random, folder: Path, other: Path) -> bool:
         found = rng.choice(among).read_bytes()
         file.write_bytes(found)
         return found != data
+    if how == "a terabyte":  # of zeros, which take no room on the disk
+        with file.open("ab") as opened:
+            opened.truncate(2**40)
+        return True
     file.unlink(missing_ok=True)
     if how == "a folder":
         file.mkdir()
     elif how == "a pipe":
         os.mkfifo(file)
-    elif how == "a link to nothing":
-        file.symlink_to("nowhere")
+    elif how.startswith("a link"):
+        victim = folder.parent / ("moved" if (folder.parent / "moved").exists() else VICTIM)
+        (folder.parent / VICTIM).write_text(VICTIM)
+        file.symlink_to({"nothing": "nowhere", "itself": file.name, "a device": "/dev/zero"}.get(how[10:], victim))
     return True
 
 
@@ -212,7 +241,8 @@ def runs(folder: Path) -> list[str]:
 
 def report(folder: Path) -> tuple[Said, str]:
     """`arno report`, and what it wrote without the time."""
-    said, path = forked(("report", "run", "--out", "report.html"), folder), folder / "report.html"
+    said = forked(("report", "run", "--out", "report.html"), folder, before=bounded)
+    path = folder / "report.html"
     return said, re.sub(r"Written by Arno [^<]*", "", path.read_text()) if path.exists() else ""
 
 
@@ -220,7 +250,7 @@ def tracked(folder: Path) -> tuple[Said, dict[str, float]]:
     """`arno track`, and all numbers that the tracker has now, without times."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    said, found = forked(("track", "run", "--to", "tensorboard"), folder), {}
+    said, found = forked(("track", "run", "--to", "tensorboard"), folder, before=bounded), {}
     for path in sorted((folder / "run" / "tensorboard").glob("events*")):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
@@ -246,11 +276,21 @@ def damage_case(base: Base, pattern: str, how: str, bases: Bases, number: int) -
         told = f"{file.relative_to(folder)} {how if done else 'as it was'}"
         try:
             refusals = grid(folder, file, base, known) if base.grid else single(folder, base, known, shorter)
+            if (folder / VICTIM).exists() and (folder / VICTIM).read_text() != VICTIM:
+                raise Bad("silent", "a file outside of the folder was changed through a link")
+            if any("out of memory" in line for line in refusals):
+                raise Bad("traceback", f"it takes too much memory: {refusals}")
         except Bad as bad:
             raise Bad(bad.args[0], f"{told}: {bad.args[1]}") from bad
         return Verdict("refused" if refusals else "identical", " | ".join(refusals))
 
     return Case(f"damage, {base.name}", name, act)
+
+
+def bounded() -> None:
+    """Limit the memory of this process."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.RLIM_INFINITY))
 
 
 def read(folder: Path, base: Base, known: dict, shorter: bool = False) -> list[str]:
@@ -270,22 +310,25 @@ def read(folder: Path, base: Base, known: dict, shorter: bool = False) -> list[s
 
 def _kept(file: Path) -> bytes:
     """What is left of the records: whole lines from the beginning are those of a run that was killed earlier."""
-    return file.read_bytes().rpartition(b"\n")[0] if file.is_file() else b""
+    if not file.is_file():
+        return b""
+    with file.open("rb") as opened:
+        return opened.read(2**20).rpartition(b"\n")[0]
 
 
 def single(folder: Path, base: Base, known: dict, shorter: bool) -> list[str]:
     """A damaged run: read it, continue it, repair it if it is refused. shorter: the end of its records is missing."""
     refusals = read(folder, base, known, shorter)
     again = ("resume", "run", *base.more, "--quiet")
-    said = check(forked(again, folder), "resume")
+    said = check(forked(again, folder, before=bounded), "resume")
     apart: tuple[str, ...] = ()
     if said.refused:
         refusals.append(said.err)
-        mended = check(forked(("repair", "run"), folder), "repair")
+        mended = check(forked(("repair", "run"), folder, before=bounded), "repair")
         if mended.refused:
             return [*refusals, mended.err]
         apart = ("clients", "panels") if "are lost; models and scores are not affected" in mended.out else ()
-        said = check(forked(again, folder), "resume after repair")
+        said = check(forked(again, folder, before=bounded), "resume after repair")
         if said.refused:
             return [*refusals, said.err]
     same(folder / "run", known["computed"]["run"], "resumed", apart)
@@ -301,9 +344,9 @@ def grid(folder: Path, file: Path, base: Base, known: dict) -> list[str]:
     """A damaged comparison: read it, continue it, repair the damaged cell if it is refused."""
     gone = not (folder / "run" / "compare.json").exists()  # then these are runs in a folder, as any others
     refusals = read(folder, base, known, gone)
-    again = (*base.words, "--retry")
+    again = base.words if base.words[0] == "tune" else (*base.words, "--retry")
     for attempt in range(2):
-        said = forked(again, folder)
+        said = forked(again, folder, before=bounded)
         if said.status == 1 and not said.broken and "failed: " in said.out:
             refusals.append(next(line for line in said.out.splitlines() if line.startswith("failed: ")))
         elif check(said, "compare").refused:
@@ -314,8 +357,9 @@ def grid(folder: Path, file: Path, base: Base, known: dict) -> list[str]:
             for name, want in known["computed"].items():
                 same(folder / name, want, name)
             return refusals
-        if attempt == 0 and file.parent.name.startswith("method="):
-            check(forked(("repair", f"run/{file.parent.name}"), folder), "repair")
+        cell = next((path for path in file.parents if (path / "log.txt").exists()), folder / "run")
+        if attempt == 0 and cell.is_relative_to(folder / "run") and cell != folder / "run":
+            check(forked(("repair", str(cell.relative_to(folder))), folder, before=bounded), "repair")
     return refusals
 
 
@@ -340,7 +384,7 @@ def plans(base: Base) -> list[tuple[str, str]]:
     """Which files are damaged in which way."""
     lines = ("metrics.jsonl", "config.yaml", "manifest.json", "log.txt", "panels.json")
     found = []
-    for pattern in OF_GRID if base.grid else FILES:
+    for pattern in OF_TUNE if base.words[0] == "tune" else OF_GRID if base.grid else FILES:
         for how in HOW:
             of_lines = "line" in how and how != "a link to nothing"
             if not of_lines or Path(pattern).name in lines:
@@ -349,7 +393,7 @@ def plans(base: Base) -> list[tuple[str, str]]:
 
 
 #: How many cases each folder gets.
-COUNTS = {"done": 150, "killed": 150, "beginning": 50, "scaffold": 80, "quadratic": 50, "compare": 60}
+COUNTS = {"done": 150, "killed": 150, "beginning": 50, "scaffold": 80, "quadratic": 50, "compare": 60, "tune": 60}
 
 
 def cases(store: Path, seed: int, share: float = 1.0) -> Iterator[Case]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from random import Random
 import psutil
 from cases import Bad, Case, Verdict, check, computed, one_line, same
 from commands import At, Said, forked, started
+from operations import SIGNALS
 
 SMALL = ("clients=7", "participation=0.5", "rounds=6", "checkpoint.every=2", "model.hidden=[8]", "data.limit=200")
 #: Settings of the methods whose defaults do not suit seven clients and a small network.
@@ -170,6 +172,28 @@ def kill_case(kind: str, recipe: Recipe, whole: Whole, runner: Callable[..., Sai
     return Case(kind, f"{kind}/{recipe.name}/{plan}", act)
 
 
+def signal_case(recipe: Recipe, whole: Whole, runner: Callable[..., Said], plan: str) -> Case:
+    """Stop a command with signals as `plan` says, and continue it. It ends orderly: status 130, or done."""
+    ended = (0, 130, -signal.SIGTERM)  # SIGTERM while Python starts
+
+    def act(folder: Path, rng: Random) -> Verdict:
+        known = whole.of(recipe)
+        recipe.prepare(folder)
+        said = runner(recipe.first, folder, **moment(plan, known))
+        if said.status not in ended or said.broken:
+            check(said._replace(status=said.status or 1), "stopped by a signal")
+        continued(recipe, folder, runner)
+        for name in recipe.folders:
+            same(folder / name, known["computed"][name], name)
+        return Verdict("identical")
+
+    return Case("signal", f"signal/{recipe.name} {_engine(recipe)}/{plan}", act)
+
+
+def _engine(recipe: Recipe) -> str:
+    return next((word for word in recipe.first if word.startswith("engine=")), "")
+
+
 def written(folder: Path, recipe: Recipe) -> bool:
     """Whether there is something to continue."""
     return any((folder / name / "config.yaml").exists() for name in recipe.folders)
@@ -214,6 +238,19 @@ def cases(whole: Whole, seed: int, share: float = 1.0) -> Iterator[Case]:
     yield from _serial(whole, rng, some)
     yield from _parallel(whole, rng, some)
     yield from _commands(whole, rng, some)
+    yield from _signals(whole, Random(f"signals {seed}"), some)
+
+
+def _signals(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator[Case]:
+    serial, workers = run_of("scaffold", "engine=serial"), run_of("scaffold", "engine=processes", "engine.workers=2")
+    for recipe in (serial, workers, quadratic(), stages("qrmix"), comparison()):
+        for action in SIGNALS:
+            for _ in range(some(8)):
+                yield signal_case(recipe, whole, forked, f"op {rng.randint(1, OPERATIONS)} {action}")
+    for recipe in (serial, workers):  # while Python starts, too
+        for action in SIGNALS:
+            for _ in range(some(3)):
+                yield signal_case(recipe, whole, started, f"op {rng.randint(1, 12)} {action}")
 
 
 def _serial(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator[Case]:

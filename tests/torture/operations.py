@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 #: What happens at the chosen operation. kill: SIGKILL before it. torn: SIGKILL in the middle of it, if it is a write.
-#: full: it and every later write fails, the disk is full.
-ACTIONS = ("kill", "torn", "full")
+#: full: it and every later write fails, the disk is full. int, term: a signal arrives before it. twice: one before it
+#: and one before the operation after it.
+SIGNALS = {"int": signal.SIGINT, "term": signal.SIGTERM, "twice": signal.SIGINT}
+ACTIONS = ("kill", "torn", "full", *SIGNALS)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
 
@@ -45,6 +47,10 @@ class Operations:
         self.count += 1
         if self.journal is not None:
             os.write(self.journal, f"{what}\n".encode())
+        if self.action in SIGNALS:
+            if self.at and self.at <= self.count <= self.at + (self.action == "twice"):
+                os.kill(self.owner, SIGNALS[self.action])
+            return False
         return bool(self.at) and (self.count == self.at or (self.action == "full" and self.count > self.at))
 
     def step(self, what: str, removes: bool = False) -> None:

@@ -41,9 +41,15 @@ def all_cases(store: Path, seed: int, share: float) -> list[Case]:
     import damage
     import kills
     import others
+    import own_code
 
     whole = kills.Whole(store / "whole")
-    found = [*kills.cases(whole, seed, share), *damage.cases(store, seed, share), *others.cases(whole, seed, share)]
+    found = [
+        *kills.cases(whole, seed, share),
+        *damage.cases(store, seed, share),
+        *others.cases(whole, seed, share),
+        *own_code.cases(whole, seed, share),
+    ]
     known: dict[str, Case] = {}
     for case in found:  # equal plans are one case
         known.setdefault(case.name, case)
@@ -81,12 +87,15 @@ def attempt(case: Case, folder: Path, rng: Random) -> Verdict:
         return Verdict("traceback", f"in the torture itself: {traceback.format_exc()}")
 
 
-def torture(cases: Sequence[Case], seed: int, store: Path, jobs: int) -> list[tuple[Case, Verdict]]:
-    """Run the cases, `jobs` at a time; Ctrl-C ends with what there is."""
+def torture(
+    cases: Sequence[Case], seed: int, store: Path, jobs: int, seconds: float, journal: Journal
+) -> list[tuple[Case, Verdict]]:
+    """Run the cases, `jobs` at a time, and begin none after `seconds`; Ctrl-C ends with what there is."""
     waiting, running, ended = list(enumerate(cases)), dict[int, tuple[int, Case, float]](), []
+    end = time.monotonic() + seconds
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
+        while running or (waiting and time.monotonic() < end):
+            while waiting and len(running) < jobs and time.monotonic() < end:
                 number, case = waiting.pop(0)
                 running[begin(case, seed, store, number)] = (number, case, time.monotonic())
             for pid in list(running):
@@ -97,6 +106,7 @@ def torture(cases: Sequence[Case], seed: int, store: Path, jobs: int) -> list[tu
                     continue
                 del running[pid]
                 ended.append((case, verdict_of(store, number)))
+                journal.note(*ended[-1])
                 show(*ended[-1], seed, len(ended), len(cases))
             time.sleep(0.01)
     except KeyboardInterrupt:
@@ -105,6 +115,25 @@ def torture(cases: Sequence[Case], seed: int, store: Path, jobs: int) -> list[tu
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     return ended
+
+
+class Journal:
+    """The verdicts of the cases of one seed, in a file that a later call continues; path: None keeps nothing."""
+
+    def __init__(self, path: Path | None, seed: int) -> None:
+        self._path, self._seed = path, seed
+
+    def known(self) -> dict[str, Verdict]:
+        """The verdicts so far, by the names of the cases."""
+        if self._path is None or not self._path.exists():
+            return {}
+        rows = map(json.loads, self._path.read_text().splitlines())
+        return {row["case"]: Verdict(*row["verdict"]) for row in rows if row["seed"] == self._seed}
+
+    def note(self, case: Case, verdict: Verdict) -> None:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"seed": self._seed, "case": case.name, "verdict": verdict}) + "\n")
 
 
 def verdict_of(store: Path, number: int) -> Verdict:
@@ -162,6 +191,8 @@ def main() -> int:
     parser.add_argument("--case", help="only this case; its folder is kept")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time")
     parser.add_argument("--most", type=int, help="at most so many cases, drawn at random")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many minutes")
+    parser.add_argument("--journal", type=Path, help="a file of verdicts: cases in it are not tried again, but counted")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     options = parser.parse_args()
     preload()
@@ -180,11 +211,14 @@ def main() -> int:
     if options.list or not cases:
         print("\n".join(case.name for case in cases) or "no such case")
         return 0 if cases else 2
-    began = time.monotonic()
-    ended = torture(cases, options.seed, store, options.jobs)
+    began, journal = time.monotonic(), Journal(options.journal, options.seed)
+    known = journal.known()
+    ended = [(case, known[case.name]) for case in cases if case.name in known]
+    left = [case for case in cases if case.name not in known]
+    ended += torture(left, options.seed, store, options.jobs, 60 * options.minutes, journal)
     bad = [pair for pair in ended if pair[1].outcome in BAD]
     print(table(ended))
-    print(f"{time.monotonic() - began:.0f} seconds, seed {options.seed}")
+    print(f"{len(ended)} of {len(cases)} cases, {time.monotonic() - began:.0f} seconds, seed {options.seed}")
     for case, verdict in bad:
         print(f"{verdict.outcome}: {case.name}: {one_line(verdict.why)}")
     if bad or options.case is not None:

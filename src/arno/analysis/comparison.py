@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
+from ..limits import inside
 from ..records import checksummed
 from ..records.damage import Damaged
 from ..records.folder import RunFolder
@@ -103,7 +104,7 @@ class Comparison:
         record, members = record_of(path), dict[tuple[str, str], Group]()
         for folder, name, setting, seed in cells_of(record, path):
             group = members.setdefault((name, setting), Group(name, setting))
-            _add(group, path / folder, seed, only_done=True)
+            _add(group, inside(path, path / folder), seed, only_done=True)
         if not any(group.begun or group.lost for group in members.values()):
             rule = "none of its runs has finished a round"
             raise ArnoError(f"{path}", rule, f"continue it with: {record.get('command', 'arno compare …')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.metric import Metric
 from ..errors import ArnoError
-from ..limits import TEXT, read_text
+from ..records import checksummed
 
 #: The file that describes a search, in the folder of its comparison.
 RECORD = "tune.json"
@@ -62,16 +62,29 @@ class Tuning:
     @classmethod
     def open(cls, folder: Path) -> Tuning | None:
         """The search of a comparison; None if its settings were not searched."""
-        path = folder / RECORD
-        if not path.is_file():
+        if not os.path.lexists(folder / RECORD):
             return None
         try:
-            found = json.loads(read_text(path, "search", TEXT))
+            found = recorded(folder)
             groups = [_tuned(group, space) for group, space in zip(found["groups"], found["spaces"], strict=True)]
             metric = Metric.from_json(found["metric"])
             return cls(metric, found["seeds"], found["rounds"], found["trials"], found["prune"], groups)
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise ArnoError(f"{path}", f"it is no record of a search ({error})", "run arno tune again") from error
+            raise unreadable(folder, f"{error!r}") from error
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """The record of the search in a folder; refuses a damaged file."""
+    try:
+        return checksummed.read(folder / RECORD, folder, "labels")
+    except ArnoError as error:
+        raise unreadable(folder, error.args[1]) from error
+
+
+def unreadable(folder: Path, reason: str) -> ArnoError:
+    """The error for the record of a search that cannot be read."""
+    remedy = "remove it and give the arno tune command again: it makes the same trials, and runs nothing twice"
+    return ArnoError(f"{folder / RECORD}", f"it is no record of a search ({reason})", remedy)
 
 
 def _tuned(group: Mapping[str, Any], space: Mapping[str, str]) -> Tuned:

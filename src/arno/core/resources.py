@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .. import machine
-from ..errors import ArnoError, TooLarge
+from ..errors import ArnoError, TooLarge, named
 from .layout import Layout
 
 #: A run holds its network so often at least: module, model, learner with its gradient, update, sum, step.
@@ -102,12 +102,12 @@ def allocating() -> Iterator[None]:
 
 def exhausted(error: BaseException) -> TooLarge | None:
     """The error of memory that cannot be allocated; None for other exceptions."""
-    text = " ".join(str(error).split())
+    text = named(error)
     full = isinstance(error, RuntimeError) and FULL.search(text)
     if not (isinstance(error, MemoryError) or full or (isinstance(error, OSError) and error.errno == errno.ENOMEM)):
         return None
     asked = re.search(r"(\d+) bytes", text)
-    what = f"{shown(int(asked[1]))} more" if asked else text[:200] or "more memory"
+    what = f"{shown(int(asked[1]))} more" if asked else text[:200]
     rule = f"it cannot be allocated ({machine.of_a_process()[1]} has {shown(machine.of_a_process()[0])})"
     remedy = (
         "use a smaller model, batch or cohort, or fewer workers; `arno plan` with the same settings shows the needs"

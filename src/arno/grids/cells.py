@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..analysis.comparison import FAILURE
-from ..errors import ArnoError, Diverged
+from ..errors import ArnoError, Diverged, described
 from ..records import checksummed, disk
 from ..records.folder import RunFolder
 from ..runs.progress import Progress
@@ -174,11 +174,12 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
         return Outcome("interrupted", interrupted=True)
     except ArnoError as error:
         outcome = Outcome(str(error), isinstance(error, Diverged))
-    except Exception as error:  # a user's own method may fail in any way; the other cells continue
-        path.mkdir(parents=True, exist_ok=True)
-        with (path / "log.txt").open("a") as log:
-            log.write(traceback.format_exc())
-        outcome = Outcome(f"{type(error).__name__}: {error} (see {path / 'log.txt'})")
+    except (Exception, SystemExit) as error:  # a user's own method may fail in any way; the other cells continue
+        with suppress(OSError):
+            path.mkdir(parents=True, exist_ok=True)
+            with (path / "log.txt").open("a") as log:
+                log.write(traceback.format_exc())
+        outcome = Outcome(f"{described(error)} (see {path / 'log.txt'})")
     else:
         return Outcome()
     record_failure(config, outcome)

@@ -6,7 +6,9 @@ that was stopped is made again from its beginning: its trials are the same, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
+from ..limits import TEXT, regular, room
+from ..records import disk
 from .ranges import Range
 
 #: So many trials are asked for before their scores are known, and so many random ones begin a search.
@@ -101,7 +105,20 @@ class Search:
         return max(complete, key=lambda trial: (self.sign * float(trial.score or 0.0), -trial.number))
 
     def store(self, path: Path) -> None:
-        """Write the finished trials into a storage of Optuna, which `optuna-dashboard` shows."""
+        """Write the finished trials into a storage of Optuna, which `optuna-dashboard` shows.
+
+        Nothing reads it here, so a damaged one is set aside and written again.
+        """
+        try:
+            if os.path.lexists(path):
+                room(regular(path).stat().st_size, str(path), TEXT)
+            self._store(path)
+        except Exception:  # of Optuna, which reads the file, or of a file system; the record of the search is elsewhere
+            with suppress(OSError):
+                disk.set_aside(path)
+                self._store(path)
+
+    def _store(self, path: Path) -> None:
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend

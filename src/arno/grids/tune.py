@@ -10,7 +10,7 @@ The comparison: each method with the settings of its best trial, on seeds that t
 
 from __future__ import annotations
 
-import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -20,11 +20,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.comparison import Comparison, failure
-from ..analysis.tuning import RECORD
+from ..analysis.tuning import RECORD, recorded, unreadable
 from ..config import settings as configs
 from ..config.lists import values
 from ..core.metric import Metric
 from ..errors import ArnoError
+from ..records import checksummed
 from ..records.disk import write
 from ..records.lock import writing
 from ..runs.result import RunResult
@@ -256,12 +257,14 @@ class Searching:
     def _recorded(self, spaces: Sequence[Mapping[str, Range]]) -> list[list[dict[str, Any]]]:
         """The values of the trials that an earlier call asked for; refuses a search of another kind."""
         try:
-            earlier = json.loads((self.out / RECORD).read_text())
+            if not os.path.lexists(self.out / RECORD):
+                return [[] for _ in self.groups]
+            earlier = recorded(self.out)
             now = self._about(spaces)
             odd = [key for key, value in now.items() if earlier[key] != value and key != "trials"]
             known = [[trial["values"] for trial in group["trials"]] for group in earlier["groups"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return [[] for _ in self.groups]
+        except (KeyError, TypeError) as error:
+            raise unreadable(self.out, f"{error!r}") from error
         if odd:
             rule = f"it holds a search with another {', '.join(odd)}"
             raise ArnoError(f"out = {self.out}", rule, "choose another out=")
@@ -292,7 +295,7 @@ class Searching:
             )
         record = self._about([search.space for search in self.searches])
         record |= {"trials": self.plan.trials, "words": list(words), "seconds": seconds, "groups": groups}
-        write(self.out / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+        write(self.out / RECORD, checksummed.text(record).encode())
 
     def _cost(self, g: int, trial: Trial) -> dict[str, float]:
         """Rounds, local steps, bytes and seconds that a trial took, over its seeds."""

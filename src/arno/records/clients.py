@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
+from ..limits import inside, regular
 from . import disk
-from .damage import checksum, content, damaged
+from .damage import Damaged, checksum, damaged, file_checksum
 
 #: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
 PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
+
+#: So many rows are read at a time.
+ROWS = 2**16
 
 
 def pieces(checkpoints: Path) -> list[Path]:
@@ -53,15 +57,20 @@ def write_parquet(rows: Any, path: Path) -> None:
 def load(path: Path) -> Any:
     """The table of a file; refuses a damaged one."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from ..data.parquet import plain_batches
 
     named = PIECE.fullmatch(path.name)
     folder = path.parent.parent if named else path.parent
     try:
-        data = content(path, folder)
-        if named and named[2] not in (None, checksum(data)):
+        schema, batches = plain_batches(regular(inside(folder, path)), ROWS)  # refuses sizes that are not plausible
+        if named and named[2] not in (None, file_checksum(path, folder)):
             raise damaged(path, "is damaged: its checksum does not match", folder)
-        return pq.ParquetFile(BytesIO(data)).read()  # `read_table` would import pandas
+        return pa.Table.from_batches(list(batches), schema)
+    except Damaged:
+        raise
+    except ArnoError as error:
+        raise damaged(path, error.args[1], folder) from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise damaged(path, f"cannot be read ({str(error).splitlines()[0][:200]})", folder) from error
 

@@ -21,11 +21,12 @@ from omegaconf import OmegaConf
 from ..config import settings as configs
 from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
+from ..limits import CONFIG as CONFIG_SIZE
 from ..limits import check_yaml
 from ..pictures.panel import Panel, from_json, to_json
 from ..version import __version__
 from . import checksummed, clients, disk, metrics
-from .damage import Damaged, checksum, content, damaged
+from .damage import Damaged, checksum, content, damaged, file_checksum
 from .metrics import Row
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class RunFolder:
 
         path = self.path / "config.yaml"
         try:
-            text = content(path, self.path).decode()
+            text = content(path, self.path, CONFIG_SIZE).decode()
             head, _, rest = text.partition("\n")
             first = CONFIG.fullmatch(head)
             if text.startswith("#") and (first is None or first[2] != checksum((first[1] + rest).encode())):
@@ -210,7 +211,7 @@ class RunFolder:
         path = self.path / "manifest.json"
         if path.exists():
             self.manifest()
-            self.write_bytes(PREVIOUS, path.read_bytes(), sync=True)
+            self.write_bytes(PREVIOUS, content(path, self.path), sync=True)
         self._set(values)
 
     def end_manifest(self, **values: Any) -> None:
@@ -241,18 +242,25 @@ class RunFolder:
         except OSError as error:
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
-    def checksums(self) -> dict[str, str]:
-        """The checksums of what a run writes at its end, and of the counts, which it writes at its beginning."""
-        found = (self.path / name for name in RESULTS)
-        return {path.name: checksum(path.read_bytes()) for path in found if path.is_file()}
+    def checksums(self, names: Sequence[str] = RESULTS) -> dict[str, dict[str, Any]]:
+        """For the manifest: checksums and sizes of what a run writes at its end, and of the counts."""
+        found = [self.path / name for name in names if (self.path / name).is_file()]
+        return {
+            "checksums": {path.name: file_checksum(path, self.path) for path in found},
+            "sizes": {path.name: path.stat().st_size for path in found},
+        }
+
+    def intact(self, name: str) -> bool:
+        """Whether a result has the size and the checksum that the manifest holds, if it holds them."""
+        about = self.manifest() if (self.path / "manifest.json").exists() else {}
+        known, sizes = (about.get(key) or {} for key in ("checksums", "sizes"))
+        return name not in known or file_checksum(self.path / name, self.path, sizes.get(name)) == known[name]
 
     def verified(self, name: str) -> Path:
         """The path of a result; refuses it if the manifest holds another checksum."""
-        path = self.path / name
-        known = (self.manifest().get("checksums") or {}) if (self.path / "manifest.json").exists() else {}
-        if name in known and checksum(content(path, self.path)) != known[name]:
-            raise damaged(path, "is damaged: its checksum does not match", self.path)
-        return path
+        if not self.intact(name):
+            raise damaged(self.path / name, "is damaged: its checksum does not match", self.path)
+        return self.path / name
 
     def write_counts(self, counts: Tensor) -> None:
         """Write how many samples of each class each client holds, `counts.npy`, unless the table is too large."""
@@ -271,8 +279,9 @@ class RunFolder:
         """The panels of the method; None if they are not recorded, or by another release in another form."""
         path = self.verified("panels.json")
         try:
-            return [from_json(values) for values in json.loads(path.read_text())] if path.is_file() else None
-        except (OSError, ValueError, TypeError, KeyError):
+            found = json.loads(content(path, self.path)) if path.is_file() else None
+            return None if found is None else [from_json(values) for values in found]
+        except (Damaged, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def rows(self) -> list[Row]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..errors import ArnoError
+from ..limits import CONFIG, inside, parse_json, read_bytes, shortened
 
 #: Lock files that this process holds: record locks do not exclude the process itself.
 _HELD: set[Path] = set()
@@ -28,11 +29,12 @@ def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
 
     what: what is written, for the message to others: "a run", "a comparison". name: the lock file in the folder.
     """
-    place = (folder / name).resolve()
-    if place in _HELD:
-        raise _refused(folder, f"{what} in this process")
     try:
+        place = folder.resolve() / name
+        if place in _HELD:
+            raise _refused(folder, f"{what} in this process")
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         file = _taken(place)
     except OSError as error:
         raise ArnoError(f"out = {folder}", f"cannot be written ({error.strerror})", "choose another out=") from error
@@ -47,6 +49,15 @@ def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
             _HELD.discard(place)
             with suppress(OSError):
                 place.unlink()
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse links that lead out of a folder: what is written through them would change other files."""
+    for place in (folder, *(folder / name for name in ("checkpoints", "track", "tensorboard"))):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    inside(folder, Path(entry.path))
 
 
 def _taken(place: Path) -> TextIO | None:
@@ -91,9 +102,9 @@ def _sign(file: TextIO, what: str) -> None:
 
 def _holder(place: Path) -> str:
     try:
-        held = json.loads(place.read_text())
-        return f"{held['what']} in process {int(held['pid'])} on {held['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        held = parse_json(read_bytes(place, most=CONFIG), f"{place}")
+        return shortened(f"{held['what']} in process {int(held['pid'])} on {held['host']}")
+    except (ArnoError, ValueError, KeyError, TypeError):
         return "another process"
 
 

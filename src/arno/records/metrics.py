@@ -10,13 +10,15 @@ from typing import Any
 
 from ..errors import ArnoError
 from ..limits import regular
-from .damage import Damaged, checksum, content, damaged
+from .damage import Damaged, checksum, damaged
 
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
 #: How a line begins: today with the checksum of what follows, in release 0.1 with the round.
 BEGIN, EARLIER = b'{"crc": "', b'{"round": '
 DIGITS = len(BEGIN) + 8
+#: The most bytes of a line.
+LONGEST = 2**24
 
 
 def line(row: Row, mark: str = "") -> str:
@@ -31,6 +33,8 @@ def line(row: Row, mark: str = "") -> str:
 
 class Reader:
     """Reads a file that may still grow. It leaves a last line without its end, which a later call may find complete.
+
+    It also leaves a line that is too long, and what follows it.
 
     Every line must have its checksum and the mark of the run, and its round must follow the round of the line before.
 
@@ -60,7 +64,7 @@ class Reader:
         with self.path.open("rb") as file:
             file.seek(self.at)
             while most is None or most > 0:
-                text = file.readline()
+                text = file.readline(LONGEST)
                 if not text.endswith(b"\n"):
                     return
                 row = self._checked(text)
@@ -107,6 +111,13 @@ def read(folder: Path) -> list[Row]:
     return list(Reader(folder / NAME).rows())
 
 
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file of records; it ends before a line that is too long."""
+    with path.open("rb") as file:
+        while (text := file.readline(LONGEST)) and (text.endswith(b"\n") or len(text) < LONGEST):
+            yield text
+
+
 def up_to(folder: Path, t: int) -> bytes:
     """The lines of the records up to round `t`, without a damaged line and what follows it."""
     reader, end = Reader(folder / NAME), 0
@@ -115,4 +126,7 @@ def up_to(folder: Path, t: int) -> bytes:
             if row["round"] > t:
                 break
             end = reader.at
-    return content(folder / NAME, folder)[:end] if end else b""
+    if not end:
+        return b""
+    with (folder / NAME).open("rb") as file:
+        return file.read(end)

@@ -15,7 +15,7 @@ from ..errors import ArnoError
 from . import checkpoint as checkpoints
 from . import clients, disk, metrics
 from .checkpoint import Checkpoint
-from .damage import Damaged, checksum
+from .damage import Damaged
 from .folder import PREVIOUS, RunFolder
 from .verify import LOST, verify_clients, verify_config, verify_rounds
 
@@ -131,7 +131,7 @@ class Repair:
             return
         except Damaged as error:
             reason = f"{error.args[0]} {error.args[1]}"
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        lines = list(metrics.lines(path)) if path.is_file() else []
         once = list(dict.fromkeys(lines))
         if path.exists():
             self.aside(path, reason)
@@ -224,9 +224,9 @@ class Repair:
     def results(self) -> None:
         """Rebuild what a finished run wrote at its end, or leave it to `arno resume`."""
         manifest = self.folder.manifest()
-        for name, known in (manifest.get("checksums") or {}).items():
+        for name in manifest.get("checksums") or {}:
             path = self.path / name
-            if path.is_file() and checksum(path.read_bytes()) == known:
+            if path.is_file() and self.folder.intact(name):
                 continue
             self.aside(path, "is damaged: its checksum does not match" if path.exists() else "is missing")
             if name == "clients.parquet" and clients.pieces(self.folder.checkpoints):
@@ -241,8 +241,8 @@ class Repair:
         if manifest.get("status") == "done":
             self.aside(self.path / name, "is replaced")
             self.folder.merge_clients()
-            known = (manifest.get("checksums") or {}) | {name: self.folder.checksums()[name]}
-            self.folder.update_manifest(checksums=known)
+            new = self.folder.checksums((name,))
+            self.folder.update_manifest(**{key: (manifest.get(key) or {}) | values for key, values in new.items()})
             self.done.append("clients.parquet was rebuilt from the pieces in checkpoints")
 
     def back(self, t: int) -> None:
@@ -251,8 +251,8 @@ class Repair:
             self.aside(path, "lies after the damage")
         self.saved = [saved for saved in self.saved if saved.round <= t]
         kept = self.path / metrics.NAME
-        text, cut = kept.read_bytes(), metrics.up_to(self.path, t)
-        if len(cut) < len(text):
+        cut = metrics.up_to(self.path, t)
+        if len(cut) < kept.stat().st_size:
             self.aside(kept, f"holds rounds after round {max(t, 0)}, which will be computed again")
             self.folder.write_bytes(metrics.NAME, cut, sync=True)
         if (self.path / "clients.parquet").exists():
@@ -265,7 +265,7 @@ class Repair:
     def unfinished(self) -> None:
         """Note that the run is not done any more."""
         rounds = {"rounds": self.saved[-1].round} if self.saved else {}
-        self.folder.update_manifest(status="interrupted", checksums={}, **rounds)
+        self.folder.update_manifest(status="interrupted", checksums={}, sizes={}, **rounds)
 
     def aside(self, path: Path, reason: str) -> None:
         """Rename a file to `….damaged` and say so; nothing if it is missing."""

@@ -17,11 +17,11 @@ from torch import Tensor
 from ..config import settings as configs
 from ..core.contracts import Caller
 from ..core.federation import Federation, Round
-from ..errors import ArnoError, StoppedAtOnce, Unanswered
+from ..errors import ArnoError, StoppedAtOnce, Unanswered, named
 from ..methods.panels import Panel, headlines, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
-from ..records.folder import COUNTS, RunFolder, environment
+from ..records.folder import COUNTS, RESULTS, RunFolder, environment
 from ..tracking.follow import Tracking
 from .progress import Progress
 from .result import RunResult
@@ -99,7 +99,6 @@ class Loop:
         counts = problem.label_counts()
         if counts is not None:
             self.folder.write_counts(counts)
-        known = {name: found for name, found in self.folder.checksums().items() if name == COUNTS}
         self.folder.update_manifest(
             status="running",
             command=shlex.join(["arno", "run", *configs.as_overrides(config)]) if command else None,
@@ -120,7 +119,7 @@ class Loop:
             metrics=[metric.to_json() for metric in problem.metrics],
             started=datetime.now().astimezone().isoformat(timespec="seconds"),
             resumed_after=fed.t,
-            checksums=known,
+            **self.folder.checksums((COUNTS,)),
         )
         title = f"{config['method']['kind']} on {problem.describe()}, engine {fed.engine.name}"
         self.progress.start(title, config["rounds"], fed.t, problem.headline)
@@ -227,7 +226,7 @@ class Loop:
             try:
                 shown += panels(part, result)
             except Exception as error:
-                self.say([f"the panels of {type(part).__name__} are missing: {type(error).__name__}: {error}"])
+                self.say([f"the panels of {type(part).__name__} are missing: {named(error)}"])
         return shown
 
     def close(self, tracking: Tracking, wall: float) -> None:
@@ -243,7 +242,7 @@ class Loop:
                 seconds=round(self.totals.seconds, 3),
                 wall=round(wall, 3),
                 engine=self.engine_record(),
-                checksums={n: c for n, c in self.folder.checksums().items() if self.status == "done" or n == COUNTS},
+                **self.folder.checksums(RESULTS if self.status == "done" else (COUNTS,)),
             )
         except ArnoError:
             if self.status == "done":  # else another error is being raised

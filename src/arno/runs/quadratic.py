@@ -178,7 +178,7 @@ def _simulated(folder: RunFolder, study: Study, config: dict[str, Any]) -> Simul
     folder.update_manifest(
         status="done", rounds=study.epochs, best_round=study.epochs, seconds=round(seconds, 4),
         wall=round(perf_counter() - began, 3), data_fingerprint=digest.hexdigest(),
-        checksums=folder.checksums(), picks=simulation.picks.tolist(), **simulation.skew,
+        **folder.checksums(), picks=simulation.picks.tolist(), **simulation.skew,
     )  # fmt: skip
     for line in tracking.finish():
         print(line)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
+from ..limits import TEXT, read_bytes, read_json
 
 
 def targets(config: Mapping[str, Any]) -> list[str]:
@@ -67,17 +68,17 @@ def digest(target: str) -> str:
     """A digest of the file that a target names; empty for a module or a file that is gone."""
     path = Path(target.rpartition(":")[0]).expanduser()
     try:
-        return blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.suffix == ".py" else f"module {path}"
-    except OSError:
+        return blake2b(read_bytes(path, most=TEXT), digest_size=16).hexdigest() if path.suffix == ".py" else f"module {path}"
+    except ArnoError:
         return ""
 
 
 def _known(folder: Path, target: str) -> bool:
     try:
-        files = json.loads(_place(folder).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        files = read_json(_place(folder))["files"]
+    except (ArnoError, KeyError, TypeError):
         return False
-    return bool(digest(target)) and files.get(target) == digest(target)
+    return isinstance(files, dict) and bool(digest(target)) and files.get(target) == digest(target)
 
 
 def _place(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from time import time
 from typing import Any
 
+from ..limits import IMAGE, read_bytes
 from ..records.folder import RunFolder
 from . import trackers
 from .tracker import Record, State, Tracker
@@ -40,7 +41,7 @@ class TensorBoard(Tracker):
         """The pictures and the manifest."""
         now = time()
         for path in sorted(path for path in folder.path.glob("*.png") if path.is_file()):
-            data = path.read_bytes()
+            data = read_bytes(path, most=IMAGE) if path.stat().st_size <= IMAGE else b""
             if len(data) < 24:  # damaged: it has no size
                 continue
             width, height = struct.unpack(">II", data[16:24])
