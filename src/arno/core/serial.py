@@ -16,7 +16,7 @@ from ..errors import ArnoError, ClientError, StoppedAtOnce, described
 from .contracts import Engine, Learner, Problem
 from .resources import exhausted
 from .steps import train
-from .work import Job, Mat, Result, Vec, Work
+from .work import Job, Mat, Result, SubModel, Vec, Work
 
 #: How often a client is tried with `on_client_error=retry`.
 TRIES = 3
@@ -72,8 +72,12 @@ class Serial(Engine):
         window = job.window if job.window is not None and job.window.extract else None
         shape = None if window is None else window.units
         if shape not in self._learners:
-            self._learners[shape] = self.problem.learner(window)
+            self._learners[shape] = self.new_learner(window)
         return self._learners[shape]
+
+    def new_learner(self, window: SubModel | None) -> Learner:
+        """A learner for the whole network, or for a window of it."""
+        return self.problem.learner(window)
 
 
 def of_the_client(error: BaseException) -> bool:

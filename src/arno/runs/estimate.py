@@ -31,6 +31,9 @@ LATER = 80 * 2**20
 FORKED, LOADED = 30 * 2**20, 350 * 2**20
 #: Bytes of a client's row of a round: as Python numbers until the next checkpoint, as a table, on disk.
 ROW, TABLE, STORED = 400, 250, 75
+#: Copies of a block of rows that exist while a table takes them in: the new rows and what they are made of, the old
+#: rows, the differences, and these in double precision.
+TAKEN = 7
 #: Bytes that the selection of clients takes for each client.
 SELECTED = 48
 #: Bytes of a round's line in metrics.jsonl beside its metrics, and of each metric.
@@ -46,8 +49,9 @@ class Estimate:
     """The needs of a run in bytes.
 
     engine: which one trains. workers: how many processes train. scorers: how many processes only score. server: of this
-    process. worker: of each other process. shared: in shared memory. disk: in the run's folder, and in its parent with state=disk. cohort, seen: clients in a round and in
-    all rounds. steps: of all clients in a round.
+    process. worker: of each other process. shared: in shared memory. mapped: pages of files, which count as memory of
+    the process while there is room, and which the system drops when memory is needed. disk: in the run's folder, and in
+    its parent with state=disk. cohort, seen: clients in a round and in all rounds. steps: of all clients in a round.
     """
 
     engine: str
@@ -56,6 +60,7 @@ class Estimate:
     server: tuple[Need, ...]
     worker: tuple[Need, ...]
     shared: tuple[Need, ...]
+    mapped: tuple[Need, ...]
     disk: tuple[Need, ...]
     cohort: int
     seen: int
@@ -101,7 +106,7 @@ def estimate(config: dict[str, Any], fed: Federation, first: Work | None = None)
         Need("libraries for tables and pictures", LATER),
         Need("selection", SELECTED * fed.n),
         Need("update, step and best model", 6 * vector),
-        Need("rows of a block", block * (2 * len(tables) + (matrices if local else 0))),
+        Need("rows of a block", block * (TAKEN * len(tables) + (matrices if local else 0))),
         Need("personal models that are scored together", personal_models(fed) * vector),
         *(training(fed, takes, engine, first) if local else ()),
     ]
@@ -117,6 +122,7 @@ def estimate(config: dict[str, Any], fed: Federation, first: Work | None = None)
         tuple(server),
         tuple(worker) if workers or scorers else (),
         tuple(shared) if workers else (),
+        (Need("pages of the tables' files", min(sum(disk for _, disk in needs), machine.available())),),
         tuple(disk_needs(config, fed, seen, sum(disk for _, disk in needs))),
         cohort,
         seen,
