@@ -72,6 +72,8 @@ def watch(calls: Calls) -> None:
 
     for module in (metrics, clients, checksummed, folder):
         module.checksum = calls.timed(KINDS[0], module.checksum)  # type: ignore[attr-defined]
+    for module in (clients, folder):
+        module.file_checksum = calls.timed(KINDS[0], module.file_checksum)  # type: ignore[attr-defined]
     os.fsync = calls.timed(KINDS[1], os.fsync)  # type: ignore[assignment]
     plain = run.writing
 

@@ -142,8 +142,8 @@ PLACES = (
 HOW = (*CONTENT, *PLACES)
 #: A file outside of the run, to which a link leads: it must not change.
 VICTIM = "victim"
-#: Bytes of memory that a command may take beyond what it has at its start.
-MEMORY = 2**30
+#: Bytes of memory that a command may reserve beyond what it has at its start; Arrow reserves much that it never uses.
+MEMORY = 2**32
 
 
 def spoil(file: Path, how: str, rng: Random, folder: Path, other: Path) -> bool:

@@ -209,7 +209,7 @@ def unsupported(problem: Problem, work: Work) -> str:
         return "it trains networks, and this problem has none"
     if problem.layout.size != problem.layout.d:
         return "the network has buffers (BatchNorm) that change during training"
-    if any(isinstance(part, nn.RNNBase) for part in problem.module.modules()):
+    if problem.recurrent:
         return "torch computes an LSTM one model at a time"
     if problem.kernel != "dense" and problem.not_stacked:
         return f"vmap cannot compute the network: {problem.not_stacked}"

@@ -104,6 +104,11 @@ class Supervised(Problem):
         """Why the gradients of many models of this network cannot be computed at once; empty if they can."""
         return refusal(self.module, self.task, self.transform.normalise(self.x[:2], self.dtype), self.y[:2])
 
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether the network has layers that torch computes one model at a time."""
+        return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
+
     @property
     def shape(self) -> torch.Size:
         """The shape of one sample."""
