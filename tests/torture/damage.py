@@ -74,7 +74,7 @@ OTHER = _run(RUN, 6, seed=1)
 FILES = (
     "config.yaml", "manifest.json", "manifest.json.previous", "metrics.jsonl", "checkpoints/[0-9]*.safetensors",
     "checkpoints/clients-*.parquet", "final.safetensors", "best.safetensors", "clients.parquet", "counts.npy",
-    "panels.json", "curves.png", "log.txt", ".lock", "track/tensorboard.json", "client_scores.parquet", "checkpoints",
+    "panels.json", "curves.png", "log.txt", ".lock", "track/tensorboard.json", "client_scores.parquet",
 )  # fmt: skip
 OF_GRID = (
     "compare.json", ".lock", "table.csv", "differences.csv", "compare.png", "log.txt",

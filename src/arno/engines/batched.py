@@ -14,7 +14,7 @@ from itertools import chain
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.contracts import Caller, Problem
 from ..core.serial import Serial
