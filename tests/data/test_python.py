@@ -238,7 +238,7 @@ def test_the_clients_of_test_rows_are_known_by_name():
         (lambda: arno.Data(np.zeros((5, 2)), [0] * 5), "data.label = y: all rows have the same value"),
         (lambda: arno.Data(np.zeros((5, 2)), [0] * 5, x_test=[[1, 2]]), "x_test and y_test belong together"),
         (lambda: arno.Data(np.zeros((5, 2)), [0] * 5, mising="drop"), "arno.Data: mising: it is no setting"),
-        (lambda: arno.Data(pd.DataFrame({"a": [1, "b"]}), [0, 1]), "arno.Data: a: its values cannot be used"),
+        (lambda: arno.Data(pd.DataFrame({"a": [1, object()]}), [0, 1]), "arno.Data: a: its values cannot be used"),
         (lambda: arno.run("data=python", rounds=1), "data=python: these data are given in Python"),
     ],
 )

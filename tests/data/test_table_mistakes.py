@@ -66,7 +66,25 @@ ROWS = "1,0\n2,1\n" * 20
         ("age,sick\n1,0\n2,1,5\n", "t.csv", "Expected 2 columns, got 3: 2,1,5; correct this line; a value that has"),
         (frame().to_csv().encode("utf-16"), "t.csv", r"t\.csv: it is UTF-16 text; save the file as UTF-8$"),
         (frame(colour="grün").to_csv().encode("latin-1"), "t.csv", "colour .*: it is no UTF-8 text; save the file as"),
-        (gzip.compress(ROWS.encode()), "t.csv.gz", "its kind is unknown; .*; unpack it first$"),
+        (gzip.compress(ROWS.encode()), "t.parquet.gz", "its kind is unknown; .*; unpack it first$"),
+        (
+            gzip.compress(ROWS.encode())[:-9],
+            "t.csv.gz",
+            r"t\.csv\.gz: it cannot be unpacked .*; is the file damaged\?$",
+        ),
+        (gzip.compress(bytes(2**29)), "t.csv.gz", "packed bytes at most .* are unpacked; is it damaged"),
+        (
+            "# of 2024\nage,sick\n" + ROWS,
+            "t.csv",
+            "first line has one column, .*; the first line must name the columns",
+        ),
+        (
+            "größe,sick\n1,0\n".encode("latin-1"),
+            "t.csv",
+            "^the first line of .*: it is no UTF-8 text; save the file as",
+        ),
+        (b"", "t.feather", "it cannot be read as feather: the file is empty; is the file damaged"),
+        (b"ARROW1\0\0" * 9, "t.feather", r"it cannot be read as feather: .*; is the file damaged\?$"),
         (b"PK\x03\x04", "t.xlsx", "its kind is unknown; .*; save it as CSV$"),
         ("age,sick\n" + "inf,0\n2,1\n" * 20, "t.csv", "^column age: row 1: a number must be finite and fit into 32"),
         ("age,sick\n" + "1,0\n1e300,1\n" * 20, "t.csv", "^column age: row 2: a number must be finite"),
@@ -188,10 +206,19 @@ def test_a_constant_column_and_one_without_values(save):
 
 
 def test_whole_numbers_as_floats_are_said_to_be_possible_classes(save):
-    path = save(frame(sick=[np.nan, *[1.0, 0.0] * 29, 1.0]))
-    said = "label sick: numbers, a regression; its 2 values are whole numbers, data.numbers=false makes them classes"
+    path = save(frame(sick=[np.nan, *[1.0, 0.0, 2.0] * 19, 1.0, 0.0]))
+    said = "label sick: numbers, a regression; its 3 values are whole numbers, data.numbers=false makes them classes"
     assert said in read(path).notes
-    assert read(path, numbers=False).classes == ("0", "1")
+    assert read(path, numbers=False).classes == ("0", "1", "2")
+
+
+def test_two_whole_numbers_as_floats_are_classes(save):
+    """Integers with a gap, as pandas writes them."""
+    path = save(frame(sick=[np.nan, *[1.0, 0.0] * 29, 1.0]))
+    assert read(path).classes == ("0", "1")
+    assert "label sick: 2 classes: 0, 1 (data.numbers=true if this is wrong)" in read(path).notes
+    assert read(path, numbers=True).classes == ()
+    assert read(save(frame(sick=[0.5, 1.5] * 30))).classes == ()
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [1.0, 2.0], ["1", "2"], [True, False]], ids=str)

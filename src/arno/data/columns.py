@@ -14,6 +14,7 @@ from ..errors import ArnoError
 from ..limits import room
 from .dataset import Ints, shortened
 from .images import Array
+from .values import grouped, is_text
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -49,12 +50,6 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are strings; a dictionary has the type of its values."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def coded(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """The values of a column as numbers 0, 1, … in their order, −1 where a value is missing, and the values as text.
 
@@ -63,6 +58,8 @@ def coded(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     ([1, 0, -1, 0], ['9', '10'])
     """
     if pa.types.is_dictionary(column.type):
+        if column.type.ordered:
+            return _in_their_order(column)
         column = column.cast(column.type.value_type)
     whole = column.combine_chunks().dictionary_encode()
     whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
@@ -72,6 +69,17 @@ def coded(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     place[order], place[-1] = np.arange(len(order)), -1
     codes = whole.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
     return place[codes], [_name(value) for value in values.take(pa.array(order)).to_pylist()]
+
+
+def _in_their_order(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
+    """The same for categories with an order of their own; categories without rows are left out."""
+    whole = column.unify_dictionaries().combine_chunks()
+    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    codes: Ints = whole.indices.cast(pa.int64()).fill_null(len(whole.dictionary)).to_numpy()
+    place = np.full(len(whole.dictionary) + 1, -1, dtype=np.int64)
+    used = np.unique(codes[codes < len(whole.dictionary)])
+    place[used] = np.arange(len(used))
+    return place[codes], [_name(whole.dictionary[int(i)].as_py()) for i in used]
 
 
 def _name(value: object) -> str:
@@ -127,12 +135,6 @@ def _kind_error(name: str, kind: pa.DataType, setting: str) -> ArnoError:
     return ArnoError(f"{setting} {name}: values of type {kind}", "numbers, text or true and false are needed", remedy)
 
 
-def grouped(text: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether all texts are numbers in which a comma may be a decimal comma or may group thousands, as in 1,234."""
-    numbers = pc.all(pc.match_substring_regex(text, r"^[-+]?\d{1,3}(,\d{3})*$")).as_py()
-    return bool(numbers and pc.any(pc.match_substring(text, ",")).as_py())
-
-
 def _numeric_text(values: pa.Array) -> Bools:
     """Which strings are numbers."""
     pattern = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
@@ -156,11 +158,10 @@ def _text_error(name: str, column: pa.ChunkedArray, setting: str, place: Place) 
 
 def _as_categories(name: str, column: pa.ChunkedArray, forced: bool, place: Place) -> bool:
     """Whether a column has categories; refuses text in a column of numbers."""
-    if forced or pa.types.is_boolean(column.type):
+    if forced or pa.types.is_boolean(column.type) or pa.types.is_dictionary(column.type):
         return True
     if not is_text(column.type):
         return False
-    column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     values = column.combine_chunks()
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if grouped(values):
@@ -169,7 +170,7 @@ def _as_categories(name: str, column: pa.ChunkedArray, forced: bool, place: Plac
         remedy = f"write {one.replace(',', '.')} or {one.replace(',', '')}; data.skip=[{name}] leaves the column out"
         raise ArnoError(f"column {name}: {one}", rule, remedy)
     numeric, known = int(_numeric_text(values).sum()), len(values) - values.null_count
-    if 2 * numeric >= known > 0:
+    if 2 * numeric >= known > numeric:  # if all are numbers, they are codes with leading zeros
         raise _text_error(name, column, "column", place)
     return True
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from ..errors import ArnoError
 from .dataset import shortened
 from .images import Array
 
+#: One or several names.
+Label = str | list[str] | None
 #: The usual names of the label and of the input in samples that are dictionaries.
 LABELS = ("label", "labels", "target", "targets", "y", "fine_label")
 INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "data")
@@ -24,33 +26,143 @@ SHAPES = "a DataFrame, an array, a data set of torch or of Hugging Face, or a li
 class Rows:
     """Samples as columns.
 
-    x: a DataFrame, or one array for all samples. y: the targets, or the name of their column in x. client: the same for
-    the clients; None if there are none. names: of the classes, if y holds their numbers.
+    x: a DataFrame, or one array for all samples. y: the targets by name, each with one value per sample; None for a
+    column of x. client: the name of the client of each sample, or of a column of x; None if there are none. names: of
+    the classes, if y holds their numbers.
     """
 
     x: Any
-    y: Any
+    y: dict[str, Any]
     client: Any = None
     names: Sequence[str] | None = None
 
 
-def rows_of(x: Any, y: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
+def rows_of(x: Any, y: Any, label: Label, client: Any, features: Sequence[str] | None) -> Rows:
     """Samples in any form as columns. label: the name of the target, where samples have names for what they hold."""
     import pandas as pd
 
+    if several := _by_client(x):
+        return _joined(several, y, label, client, features)
+    x = _columns(x)
     if isinstance(x, pd.DataFrame):
-        return Rows(x, _target(x, y, label), client)
+        x = _named_columns(x, [*_names(label), *([client] if _is_name(client) else [])])
+        client = str(client) if _is_name(client) else client
+        return Rows(x, _target(x, y, label), aligned(x, client, "client"))
     if isinstance(x, Mapping) and "data" in x and "target" in x:  # a Bunch of scikit-learn
         return _bunch(x, client)
     if isinstance(x, Mapping):
-        return rows_of(pd.DataFrame({str(k): v for k, v in x.items()}), y, label, client, features)
+        return rows_of(_frame(x), y, label, client, features)
     if is_hugging_face(x):
-        return _hugging_face(x, label, client, features)
+        return _hugging_face(x, _single(label), client, features)
     if y is not None:
-        return Rows(array(x), y, client)
+        return Rows(array(x), by_name(y), client)
     if isinstance(x, TensorDataset):
         return _pairs(list(x.tensors), client)
-    return _samples(x, label, client, features)
+    return _samples(x, _single(label), client, features)
+
+
+def _by_client(x: Any) -> dict[str, Any]:
+    """The data of each client, if x is a mapping or a list of frames or of data sets; empty otherwise."""
+    import pandas as pd
+
+    if isinstance(x, Mapping):
+        each = {str(name): some for name, some in x.items()}
+    else:
+        each = dict(zip(map(str, range(len(x))), x, strict=True)) if isinstance(x, list | tuple) else {}
+    return each if each and all(isinstance(some, pd.DataFrame | Dataset) for some in each.values()) else {}
+
+
+def _joined(each: Mapping[str, Any], y: Any, label: Label, client: Any, features: Sequence[str] | None) -> Rows:
+    """The samples of all clients, one client after another."""
+    import pandas as pd
+
+    if client is not None or y is not None:
+        rule = "x has the data of each client, with the targets in them"
+        raise ArnoError("arno.Data", rule, f"leave out {'client' if client is not None else 'y'}=")
+    whose = [name for name, some in each.items() for _ in range(len(some))]
+    if all(isinstance(some, pd.DataFrame) for some in each.values()):
+        return rows_of(pd.concat(each.values(), ignore_index=True), None, label, whose, features)
+    return rows_of(ConcatDataset(list(each.values())), None, label, whose, features)
+
+
+def _columns(x: Any) -> Any:
+    """Tables of Arrow, of libraries that share Arrow's columns, and structured arrays, as frames; else x itself."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(x, np.ndarray) and x.dtype.names is not None:
+        return pd.DataFrame(x)
+    if isinstance(x, pd.DataFrame | pd.Series) or is_hugging_face(x) or "__arrow_c_stream__" not in dir(type(x)):
+        return x
+    table = pa.table(x)
+    return table.to_pandas(types_mapper=pd.ArrowDtype) if table.num_columns else pd.DataFrame()
+
+
+def _frame(columns: Mapping[Any, Any]) -> Any:
+    """A frame of columns by name."""
+    import pandas as pd
+
+    try:
+        return pd.DataFrame({str(name): values for name, values in columns.items()})
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise ArnoError(
+            "arno.Data: x", f"its columns cannot be used ({why})", "give columns of the same length"
+        ) from error
+
+
+def _named_columns(x: Any, wanted: Sequence[object]) -> Any:
+    """A frame whose columns are called by texts; levels of the index that are wanted by name become columns."""
+    levels = [name for name in x.index.names if name is not None and name in wanted and name not in x.columns]
+    x = x.reset_index(level=levels) if levels else x
+    names = [str(name) for name in x.columns]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ArnoError("arno.Data: x", f"two columns are called {twice!r}", "rename one of them")
+    return x.set_axis(names, axis=1)
+
+
+def aligned(x: Any, values: Any, name: str) -> Any:
+    """The values, if they are in the order of the rows of x; refuses a Series with the same index in another order."""
+    import pandas as pd
+
+    if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(x.index):
+        same = len(values) == len(x) and values.index.sort_values().equals(x.index.sort_values())
+        if same:
+            rule = "its index has the rows of x in another order"
+            raise ArnoError(f"arno.Data: {name}", rule, f"write {name}.loc[x.index], or {name}.to_numpy()")
+    return values
+
+
+def by_name(y: Any) -> dict[str, Any]:
+    """Targets by name: a column of a frame each; y, or y0, y1, … for an array."""
+    import pandas as pd
+
+    if isinstance(y, pd.DataFrame):
+        return {str(name): y[name] for name in y.columns}
+    if isinstance(y, pd.Series):
+        return {"y" if y.name is None else str(y.name): y}
+    found = array(y)
+    if found.ndim == 2 and found.shape[1] == 1:
+        return {"y": found[:, 0]}
+    return {f"y{i}": found[:, i] for i in range(found.shape[1])} if found.ndim == 2 else {"y": y}
+
+
+def _is_name(name: Any) -> bool:
+    """Whether a value names a column: a text, or a number as pandas counts columns."""
+    return isinstance(name, str | int) and not isinstance(name, bool)
+
+
+def _names(label: Label) -> list[Any]:
+    """The names of the labels, as they were given."""
+    return [] if label is None else list(label) if isinstance(label, list) else [label]
+
+
+def _single(label: Label) -> str | None:
+    """The name of the label of samples that hold one target each."""
+    if isinstance(label, list):
+        rule = "several columns of labels need a DataFrame"
+        raise ArnoError(f"arno.Data: label = {label}", rule, "name one, or give a DataFrame")
+    return None if label is None else str(label)
 
 
 def is_hugging_face(x: Any) -> bool:
@@ -63,8 +175,12 @@ def array(values: Any) -> Array:
     from PIL.Image import Image
 
     if isinstance(values, torch.Tensor):
+        _refuse_sparse(values.layout != torch.strided, values, "x.to_dense()")
         found: Array = values.detach().cpu().numpy()
         return found
+    if isinstance(values, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
+    _refuse_sparse(type(values).__module__.startswith("scipy.sparse"), values, "x.toarray()")
     if isinstance(values, Image):
         pixels = np.asarray(values.convert("L" if values.mode in ("1", "L", "LA", "I", "F") else "RGB"))
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -72,6 +188,12 @@ def array(values: Any) -> Array:
         return np.asarray(values)
     except ValueError as error:  # rows of different lengths
         raise ArnoError("arno.Data", "the samples have different shapes", "resize, cut or pad them first") from error
+
+
+def _refuse_sparse(sparse: bool, values: Any, dense: str) -> None:
+    if sparse:
+        rule = f"{_said(values)} with shape {list(values.shape)} is sparse, and rows with all numbers are needed"
+        raise ArnoError("arno.Data", rule, f"write {dense}, or choose fewer columns first")
 
 
 def stacked(values: Iterable[Any]) -> Array:
@@ -84,14 +206,14 @@ def stacked(values: Iterable[Any]) -> Array:
     return np.stack(arrays)
 
 
-def _target(x: Any, y: Any, label: str | None) -> Any:
-    """The values of the target, or the name of its column."""
+def _target(x: Any, y: Any, label: Label) -> dict[str, Any]:
+    """The targets by name; None for a column of x."""
     if y is not None and label is not None:
         raise ArnoError("arno.Data", "y and label both say what to predict", "leave one of them out")
     if y is None and label is None:
         columns = shortened([str(name) for name in x.columns], 20)
         raise ArnoError("arno.Data", f"the column to predict is not named; there are {columns}", "add label='target'")
-    return label if y is None else y
+    return dict.fromkeys(map(str, _names(label))) if y is None else by_name(aligned(x, y, "y"))
 
 
 def _bunch(x: Mapping[str, Any], client: Any) -> Rows:
@@ -102,7 +224,7 @@ def _bunch(x: Mapping[str, Any], client: Any) -> Rows:
         data = pd.DataFrame(np.asarray(data), columns=[str(name) for name in x["feature_names"]])
     names = [str(name) for name in x.get("target_names", ())]
     counted = np.asarray(y).dtype.kind in "ui" and len(names) > int(np.max(y))
-    return Rows(data, y, client, names if counted else None)
+    return Rows(data, by_name(y), client, names if counted else None)
 
 
 def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
@@ -119,7 +241,7 @@ def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str
         frame = x.to_pandas()
         y = frame[label]
         whose = frame[client] if isinstance(client, str) else client
-        return Rows(frame[wanted], y, whose, names)
+        return Rows(frame[wanted], {label: y}, whose, names)
     found = _samples(x, label, client, features)
     return Rows(found.x, found.y, found.client, names)
 
@@ -136,7 +258,8 @@ def _samples(x: Any, label: str | None, client: Any, features: Sequence[str] | N
     if isinstance(first, Mapping):
         return _dictionaries(samples, label, client, features)
     if not isinstance(first, tuple | list) or len(first) not in (2, 3):
-        rule = f"the first sample is {_said(first)}; a sample is (x, y), (x, y, client) or a dictionary"
+        many = f" of {len(first)} values" if isinstance(first, tuple | list) else ""
+        rule = f"the first sample is {_said(first)}{many}; a sample is (x, y), (x, y, client) or a dictionary"
         raise ArnoError("arno.Data", rule, "give the targets as y: arno.Data(x, y)")
     columns = [[sample[i] for sample in samples] for i in range(len(first))]
     return _pairs(columns, client)
@@ -144,15 +267,26 @@ def _samples(x: Any, label: str | None, client: Any, features: Sequence[str] | N
 
 def _read(x: Any) -> list[Any]:
     """All samples of a data set or a list."""
+    if isinstance(x, DataLoader):
+        raise ArnoError("arno.Data: a DataLoader", "it gives batches", "give its data set: arno.Data(loader.dataset)")
     if isinstance(x, IterableDataset) or (isinstance(x, Iterable) and not _has_length(x)):
         some = "arno.Data(list(itertools.islice(dataset, 10_000)))"
         raise ArnoError(f"arno.Data: {_said(x)}", "it does not say how many samples it has", f"take some: {some}")
     if not _has_length(x):
         raise ArnoError(f"arno.Data: {_said(x)}", f"these are no data; they are {SHAPES}", "see help(arno.Data)")
-    samples = [x[i] for i in range(len(x))]
+    samples = [_sample(x, i) for i in range(len(x))]
     if not samples:
         raise ArnoError(f"arno.Data: {_said(x)}", "it has no samples", "is this the right data set?")
     return samples
+
+
+def _sample(x: Any, i: int) -> Any:
+    try:
+        return x[i]
+    except Exception as error:  # the code of a user's data set
+        why = " ".join(str(error).split())
+        rule = f"it cannot be read ({type(error).__name__}: {why})"
+        raise ArnoError(f"arno.Data: sample {i}", rule, "correct the data set") from error
 
 
 def _has_length(x: Any) -> bool:
@@ -167,7 +301,7 @@ def _pairs(columns: Sequence[Any], client: Any) -> Rows:
     if len(columns) not in (2, 3):
         raise ArnoError("arno.Data", f"a sample holds {len(columns)} values", "use samples (x, y) or (x, y, client)")
     x, y, *whose = (column if isinstance(column, torch.Tensor) else _column(column) for column in columns)
-    return Rows(array(x), y, whose[0] if whose else client)
+    return Rows(array(x), by_name(y), whose[0] if whose else client)
 
 
 def _dictionaries(
@@ -185,12 +319,18 @@ def _dictionaries(
     whose = [sample[client] for sample in samples] if isinstance(client, str) else client
     y = _column(columns[label])
     if all(np.ndim(columns[key][0]) == 0 and not _is_image(columns[key][0]) for key in wanted):
-        return Rows(pd.DataFrame({key: columns[key] for key in wanted}), pd.Series(y, name=label), whose)
+        return Rows(pd.DataFrame({key: columns[key] for key in wanted}), _labelled(label, y), whose)
     chosen = wanted[0] if len(wanted) == 1 else next((key for key in INPUTS if key in wanted), None)
     if chosen is None:
         rule = f"a sample holds {shortened(keys, 20)}, and the input is not named"
         raise ArnoError("arno.Data", rule, f"add features=[{wanted[0]!r}]")
-    return Rows(stacked(columns[chosen]), y, whose)
+    return Rows(stacked(columns[chosen]), _labelled(label, y), whose)
+
+
+def _labelled(label: str, y: Any) -> dict[str, Any]:
+    """The targets by name, with the name of the label if there is one value per sample."""
+    found = by_name(y)
+    return {label: found["y"]} if "y" in found else found
 
 
 def _column(values: Sequence[Any]) -> Any:

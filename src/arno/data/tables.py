@@ -8,14 +8,16 @@ from glob import glob, has_magic
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import ArnoError
 from ..limits import place, regular
 from ..limits import shortened as shortened_text
-from .columns import grouped, is_number, is_text
+from .columns import is_number
+from .csv_files import read_csv
 from .dataset import shortened
+from .feather import mapped_batches
 from .parquet import measured, plain_batches
+from .values import is_text, valued
 
 #: How a file is read, by its suffix.
 SUFFIXES = {
@@ -31,11 +33,27 @@ SUFFIXES = {
 FILE = "\0client"
 #: What to do with files that are no tables.
 REMEDIES = {
-    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "unpack it first"),
+    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar"), "unpack it first"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV"),
 }
 #: So many rows of a Parquet file are read at a time, and so many bytes of a column.
 ROWS, BUFFER = 2**15, 2**17
+
+
+def kind_of(file: Path) -> str | None:
+    """How a file is read: csv, parquet or feather; None if its kind is not known. CSV files may be packed with gzip.
+
+    >>> kind_of(Path("a.CSV")), kind_of(Path("a.csv.gz")), kind_of(Path("a.parquet.gz")), kind_of(Path("a.gz"))
+    ('csv', 'csv', None, None)
+    """
+    if file.suffix.lower() != ".gz":
+        return SUFFIXES.get(file.suffix.lower())
+    return "csv" if SUFFIXES.get(Path(file.stem).suffix.lower()) == "csv" else None
+
+
+def stem(file: Path) -> str:
+    """The name of a file without what says its kind."""
+    return Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem
 
 
 def several(path: object) -> bool:
@@ -62,7 +80,7 @@ class Read:
 def read(setting: str, path: str | Sequence[str], by_file: bool, exact: Container[str]) -> Read:
     """All rows of the files. exact: columns whose numbers are names and are not rounded."""
     files = _files(setting, path)
-    stems = [file.stem for file in files]
+    stems = [stem(file) for file in files]
     if by_file and len(set(stems)) < len(stems):
         twice = next(stem for stem in stems if stems.count(stem) > 1)
         rule = f"two files are called {twice}, and every file is a client"
@@ -74,7 +92,7 @@ def read(setting: str, path: str | Sequence[str], by_file: bool, exact: Containe
     mixed, lengths = _mixed(files, tables), tuple(map(len, tables))
     if by_file:
         tables = [
-            table.append_column(FILE, pa.repeat(stem, len(table))) for stem, table in zip(stems, tables, strict=True)
+            table.append_column(FILE, pa.repeat(name, len(table))) for name, table in zip(stems, tables, strict=True)
         ]
     return Read(setting, joined(tables), files, by_file, lengths, mixed)
 
@@ -97,7 +115,7 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
     if not isinstance(path, str):
         files = [place(one) for one in path]
     elif (there := place(path)).is_dir():
-        files = sorted(file for file in there.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+        files = sorted(file for file in there.iterdir() if kind_of(file) and file.name[0] != ".")
     elif several(path):
         files = sorted(map(Path, glob(str(there))))
     else:
@@ -106,7 +124,7 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
         rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
         raise ArnoError(f"{setting} = {path}", rule, "name a file")
     for file in files:
-        if regular(file, f"{setting} =").suffix.lower() not in SUFFIXES:
+        if kind_of(regular(file, f"{setting} =")) is None:
             rule = f"its kind is unknown; known are {', '.join(SUFFIXES)}"
             raise ArnoError(
                 f"{setting} = {file}", rule, REMEDIES.get(file.suffix.lower(), "rename or convert the file")
@@ -115,18 +133,17 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
 
 
 def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
-    """The rows of a file, typed, read in batches: a mapped file would count as memory until the end."""
-    kind = SUFFIXES[file.suffix.lower()]
+    """The rows of a file, typed, read in batches."""
+    kind = kind_of(file)
     try:
         if kind == "parquet":
             schema, batches = plain_batches(file, ROWS, buffer_size=BUFFER, pre_buffer=False)
             loaded = _narrowed(schema, batches, exact)
         elif kind == "feather":
-            with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as reader:
-                batches = measured((reader.get_batch(i) for i in range(reader.num_record_batches)), file)
-                loaded = _narrowed(reader.schema, batches, exact)
+            schema, batches = mapped_batches(file)
+            loaded = _narrowed(schema, measured(batches, file), exact)
         else:
-            loaded = _load_csv(file, exact)
+            loaded = read_csv(file, exact)
             loaded.validate(full=True)
         names = loaded.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -141,7 +158,7 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
         raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
     if not len(loaded):
         raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
-    return pa.table([without_marks(file, name, loaded[name]) for name in names], names=names)
+    return pa.table([valued(loaded[name], name in exact) for name in names], names=names)
 
 
 def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Container[str]) -> pa.Table:
@@ -167,72 +184,6 @@ def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Conta
         out.append(pa.record_batch(columns, schema=kept))
     pa.default_memory_pool().release_unused()
     return pa.Table.from_batches(out, kept)
-
-
-def _load_csv(file: Path, exact: Container[str]) -> pa.Table:
-    """A CSV file; the first line has the names, separated by commas, semicolons, tabs or vertical bars.
-
-    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
-    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
-    """
-    from pyarrow import csv
-
-    with file.open("rb") as opened:
-        start = opened.read(2**20)
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ArnoError(f"{file}", "it is UTF-16 text", "save the file as UTF-8")
-    if not start.strip():
-        raise ArnoError(f"{file}", "it is empty", "is this the right file?")
-    first = start.lstrip().splitlines()[0]
-    separator = max((",", ";", "\t", "|"), key=lambda mark: first.count(mark.encode()))
-    convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
-    parse = csv.ParseOptions(delimiter=separator)
-    try:
-        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as first_block:
-            schema = first_block.schema
-        if len(set(schema.names)) == len(schema.names):
-            kinds = {one.name: pa.float32() for one in schema if is_number(one.type) and one.name.strip() not in exact}
-            convert.column_types = {one.name: one.type for one in schema} | kinds
-        with csv.open_csv(str(file), parse_options=parse, convert_options=convert) as blocks:
-            return blocks.read_all()
-    except pa.ArrowInvalid:
-        convert.column_types = {}
-        return csv.read_csv(str(file), parse_options=parse, convert_options=convert)
-
-
-def marks() -> list[str]:
-    """The texts that stand for a missing value."""
-    from pyarrow import csv
-
-    return [*csv.ConvertOptions().null_values, "?"]
-
-
-def without_marks(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of text with missing values in place of marks; as numbers if only numbers are left."""
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        raise ArnoError(f"column {name} in {file}", "it is no UTF-8 text", "save the file as UTF-8")
-    if not is_text(column.type) or pa.types.is_dictionary(column.type):
-        return column
-    text = pc.utf8_trim_whitespace(column)
-    text = pc.if_else(pc.is_in(text, value_set=pa.array(marks(), text.type)), pa.scalar(None, text.type), text)
-    if text.null_count == len(text):
-        return text
-    try:
-        text.slice(0, 1000).cast(pa.float64())  # most columns of text end here
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return _with_commas(text)
-
-
-def _with_commas(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of text as numbers if all values are numbers with a decimal comma; otherwise as it is."""
-    known = text.drop_null()
-    pattern = r"^[-+]?\d+(,\d+)?([eE][-+]?\d+)?$"
-    if not all(pc.all(pc.match_substring_regex(some, pattern)).as_py() for some in (known[:1000], known)):
-        return text
-    if grouped(known):
-        return text
-    return pc.replace_substring(text, ",", ".").cast(pa.float64())
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ArnoError
-from ..dataset import Ints, Labels, as_labels
+from ..dataset import Ints, Labels, as_labels, sorted_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def by_owner(owner: Ints, clients: int, names: tuple[str, ...] | None = None) ->
     """The partition in which sample i belongs to client `owner[i]`."""
     sizes = np.bincount(owner, minlength=clients)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Partition(torch.from_numpy(np.argsort(owner, kind="stable")), torch.from_numpy(offsets), names)
+    return Partition(torch.from_numpy(sorted_by(owner)), torch.from_numpy(offsets), names)
 
 
 def checked(y: Labels, clients: int) -> Ints:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 
 from ...errors import ArnoError
 from ..arrays import from_arrays
-from ..columns import coded, many
-from ..dataset import Dataset, datasets, shortened
+from ..columns import coded, in_order, many
+from ..dataset import Dataset, datasets, load, shortened
 from ..images import Array
+from ..labels import label_note, targets
 from ..samples import Rows, array, rows_of
-from ..tables import Read, without_marks
+from ..tables import Read
+from ..values import valued
 from .local import samples_of
 from .table import Roles, Table
 
@@ -63,14 +66,17 @@ class Data(Mapping[str, Any]):
     >>> data["kind"], data.dataset.clients, data.dataset.classes
     ('python', ('a', 'b'), ('0', '1'))
 
-    x: a pandas DataFrame; numbers `[n, features]` or images `[n, C, H, W]` (NumPy, torch, lists); a Bunch of
-        scikit-learn; a map-style data set of torch or a list with samples (x, y), (x, y, client) or dictionaries; a
-        Hugging Face data set. All samples are read once and kept in memory.
-    y: the target of each sample: integers, text or true/false are classes, floating-point values are numbers.
-    label: in place of y, the name of the column (of a frame, a Hugging Face data set, a dictionary) to predict.
+    x: a pandas DataFrame or a table of Arrow; numbers `[n, features]` or images `[n, C, H, W]` (NumPy, torch, lists); a
+        Bunch of scikit-learn; a map-style data set of torch or a list with samples (x, y), (x, y, client) or
+        dictionaries; a Hugging Face data set; a mapping from the name of each client to its frame or data set; the
+        path of a table. All samples are read once and kept in memory.
+    y: the target of each sample: integers, text or true/false are classes, floating-point values are numbers. Several
+        columns of 0 and 1 are labels of a multilabel task, several columns of numbers a regression.
+    label: in place of y, the name (or a list of names) of the columns to predict.
     client: the name of the client of each sample, or the name of the column with it.
     features: the columns to learn from; by default all others.
-    x_test, y_test: samples for testing; without them the share `test` is split off inside each client.
+    x_test, y_test, client_of_test: samples for testing and, if known, their clients; without them the share `test` is
+        split off inside each client.
     path: also write the table to this Parquet file. Runs and later processes then read it from there.
     settings: of a table `missing`, `categories`, `numbers`, `min_rows`, `skip`, as of `data=table`; of a run `val`,
         `client_val`, `client_test`, `limit`.
@@ -81,11 +87,12 @@ class Data(Mapping[str, Any]):
         x: Any,
         y: Any = None,
         *,
-        label: str | None = None,
+        label: str | list[str] | None = None,
         client: Any = None,
         features: list[str] | None = None,
         x_test: Any = None,
         y_test: Any = None,
+        client_of_test: Any = None,
         test: float = 0.2,
         name: str = "data",
         path: str | Path | None = None,
@@ -94,12 +101,18 @@ class Data(Mapping[str, Any]):
         if odd := sorted(settings.keys() - {*TABLE, *COMMON}):
             raise ArnoError(f"arno.Data: {odd[0]}", "it is no setting", "see help(arno.Data)")
         y, label = (None, y) if isinstance(y, str) else (y, label)
+        common = {key: settings.pop(key) for key in COMMON if key in settings}
+        if isinstance(x, str | Path):
+            self._settings: dict[str, Any] = _file(
+                x, y, x_test, {"label": label, "client": client, "features": features, "test": test}
+            )
+            self._settings |= settings | common
+            return
         if (y_test is not None and x_test is None) or (x_test is not None and y_test is None and y is not None):
             raise ArnoError("arno.Data", "x_test and y_test belong together", "give both or neither")
         train = rows_of(x, y, label, client, features)
-        tested = None if x_test is None else rows_of(x_test, y_test, label, None, features)
-        common = {key: settings.pop(key) for key in COMMON if key in settings}
-        if _is_table(train.x):
+        tested = None if x_test is None else rows_of(x_test, y_test, label, client_of_test, features)
+        if _is_table(train):
             self._made(_Frames(train, tested, features, name, settings), test, path)
         else:
             refuse_table_settings(settings, path)
@@ -110,19 +123,20 @@ class Data(Mapping[str, Any]):
         if path is None:
             self._keep(frames.dataset(test))
         else:
-            self._settings: dict[str, Any] = frames.written(path, test)
+            self._settings = frames.written(path, test)
 
     def _keep(self, dataset: Dataset) -> None:
-        self.dataset = dataset.check()
-        self._settings = {"kind": "python", "fingerprint": dataset.fingerprint()}
+        self._settings = {"kind": "python", "fingerprint": dataset.check().fingerprint()}
         _MADE[dataset.fingerprint()] = dataset
 
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data set; read from its file if the data are in one."""
+        return load({key: value for key, value in self._settings.items() if key not in COMMON})
+
     def __repr__(self) -> str:
-        if self["kind"] != "python":
-            return f"Data({self._settings})"
         data = self.dataset
-        lines = data.notes or (f"{len(data.y) + len(data.y_test):,} samples of shape {list(data.shape)}",)
-        return "\n".join([f"Data {data.name!r}, fingerprint {data.fingerprint()}", *lines])
+        return "\n".join([f"Data {data.name!r}, fingerprint {data.fingerprint()}", *data.notes])
 
     def __getitem__(self, key: str) -> Any:
         return self._settings[key]
@@ -141,14 +155,18 @@ class _Frames:
         self, train: Rows, tested: Rows | None, features: list[str] | None, name: str, settings: dict[str, Any]
     ) -> None:
         self.settings = settings
-        label, client = _name(train.y, "y"), None if train.client is None else _name(train.client, "client")
+        client = None if train.client is None else _name(train.client, "client")
         skip, categories = settings.get("skip") or [], settings.get("categories") or []
-        self.roles = Roles(label, client, features, skip, categories)
-        columns = {label: train.y} | ({} if client is None else {client: train.client})
-        self.read = Read("arno.Data", _table(train, columns), [Path(name)], by_file=False)
+        self.roles = Roles(list(train.y), client, features, skip, categories)
+        exact = {*train.y, client, *categories}
+        columns = train.y | ({} if client is None else {client: train.client})
+        self.read = Read("arno.Data", _table(train, columns, exact), [Path(name)], by_file=False)
         self.tested = None
         if tested is not None:
-            self.tested = Read("arno.Data", _table(tested, {label: tested.y}), [Path(f"{name}-test")], by_file=False)
+            if len(tested.y) == len(train.y):  # an array has no names for its targets
+                tested = replace(tested, y=dict(zip(train.y, tested.y.values(), strict=True)))
+            columns = tested.y | ({} if client is None or tested.client is None else {client: tested.client})
+            self.tested = Read("arno.Data", _table(tested, columns, exact), [Path(f"{name}-test")], by_file=False)
 
     def dataset(self, test: float) -> Dataset:
         """The data set, as `data=table` makes it."""
@@ -165,7 +183,13 @@ class _Frames:
             assert one is not None
             _write(one.table, file)
         found: dict[str, Any] = {"kind": "table", **{key: str(file.resolve()) for key, file in files.items()}}
-        found |= {"label": self.roles.label, "client": self.roles.client, "test": test, **self.settings}
+        labels = self.roles.labels
+        found |= {
+            "label": labels[0] if len(labels) == 1 else labels,
+            "client": self.roles.client,
+            "test": test,
+            **self.settings,
+        }
         return found | ({} if self.roles.features is None else {"features": self.roles.features})
 
 
@@ -177,61 +201,137 @@ def refuse_table_settings(settings: Mapping[str, Any], path: object) -> None:
         raise ArnoError(f"arno.Data: {odd[0]}", rule, "leave it out")
 
 
-def _is_table(x: Any) -> bool:
-    """Whether every sample is a row of a table."""
+def _file(path: str | Path, y: Any, x_test: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `data=table` for the path of a table, and of another one with the test rows."""
+    if y is not None or not (x_test is None or isinstance(x_test, str | Path)):
+        rule = "x is the path of a table, and its columns have the targets"
+        raise ArnoError(f"arno.Data: {path}", rule, "write arno.Data('heart.csv', label='target', client='hospital')")
+    found: dict[str, Any] = {"kind": "table", "path": str(Path(path).expanduser().resolve())}
+    if x_test is not None:
+        found["test_path"] = str(Path(x_test).expanduser().resolve())
+    return found | {key: value for key, value in settings.items() if value is not None}
+
+
+def _is_table(rows: Rows) -> bool:
+    """Whether every sample is a row of a table, and no sequence with a token to predict at each position."""
     import pandas as pd
 
-    return isinstance(x, pd.DataFrame) or np.ndim(x) < 3
+    if isinstance(rows.x, pd.DataFrame):
+        return True
+    return np.ndim(rows.x) < 3 and not _are_tokens(rows)
+
+
+def _are_tokens(rows: Rows) -> bool:
+    """Whether samples are whole numbers `[n, length]`, and so are the targets, with other values than 0 and 1."""
+    several = len(rows.y) > 1 and np.shape(rows.x) == (len(rows.x), len(rows.y))
+    if not several or rows.x.dtype.kind not in "ui":
+        return False
+    y = _stacked(rows)
+    return bool(y.dtype.kind in "ui" and y.max(initial=0) > 1)
+
+
+def _stacked(rows: Rows) -> Array:
+    """The targets as one array: `[n]`, or `[n, several]`."""
+    columns = [array(values) for values in rows.y.values()]
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 def _arrays(train: Rows, tested: Rows | None, name: str, test: float) -> Dataset:
-    """The data set of samples with several axes, such as images."""
+    """The data set of samples with several axes, such as images, and of sequences of tokens."""
     arrays = {"x": samples_of("arno.Data: x", train.x)}
-    if len(train.y) != len(train.x):
-        rule = f"x has {len(train.x)} rows, and every row needs one value"
-        raise ArnoError(f"arno.Data: {len(train.y)} values of y", rule, "correct x or y")
+    for values in train.y.values():
+        if len(values) != len(train.x):
+            rule = f"x has {len(train.x)} rows, and every row needs one value"
+            raise ArnoError(f"arno.Data: {len(values)} values of y", rule, "correct x or y")
     arrays["y"], names = _targets(train)
     known: dict[str, Any] = {"classes": names}
     if train.client is not None:
-        arrays["client"], clients = _codes("client", train.client)
-        known["clients"] = clients
-        if len(arrays["client"]) != len(train.x) or (arrays["client"] < 0).any():
-            raise ArnoError("arno.Data: client", "every sample needs the name of its client", "correct client")
+        arrays["client"], known["clients"] = _clients(train)
     if tested is not None:
         arrays["x_test"], arrays["y_test"] = samples_of("arno.Data: x_test", tested.x), _same_classes(tested, names)
-    return from_arrays(name, arrays, test=test, **known)
+        if tested.client is not None and train.client is not None:
+            whose, own = _clients(tested)
+            known["client_test"] = torch.from_numpy(_places(own, known["clients"])[whose])
+    made = from_arrays(name, arrays, test=test, **known)
+    return replace(made, notes=_notes(train, made))
+
+
+def _notes(train: Rows, made: Dataset) -> tuple[str, ...]:
+    """What was inferred, in lines."""
+    shape = " × ".join(map(str, made.shape))
+    kind = "uint8, 0 to 255" if made.x.dtype == torch.uint8 else "numbers"
+    lines = [f"samples: {len(train.x):,} of shape {shape}, {kind}"]
+    if _are_tokens(train):
+        lines.append(f"targets: one of {made.n_classes:,} tokens at each position")
+    else:
+        lines.append(label_note(list(train.y), _targets(train)[0], made.classes, None))
+    if made.clients:
+        counts = np.bincount(_clients(train)[0], minlength=len(made.clients))
+        said = [f"{name} {count:,}" for name, count in zip(made.clients, counts, strict=True)]
+        lines.append(f"clients: {len(made.clients):,}, with samples: {shortened(said, 20)}")
+    return (*lines, f"to train and validate {len(made.y):,}, to test {len(made.y_test):,} samples")
+
+
+def _clients(rows: Rows) -> tuple[Array, tuple[str, ...]]:
+    """The number of the client of each sample, and the names."""
+    if isinstance(rows.client, str):
+        rule = f"samples of shape {list(rows.x.shape[1:])} have no columns"
+        raise ArnoError(f"arno.Data: client = {rows.client}", rule, "give the client of each sample: client=ids")
+    codes, names = _codes("client", rows.client)
+    if len(codes) != len(rows.x):
+        rule = f"x has {len(rows.x)} rows, and every row needs one value"
+        raise ArnoError(f"arno.Data: {len(codes)} values of client", rule, "give the client of each sample")
+    return codes, names
+
+
+def _places(own: Sequence[str], names: Sequence[str]) -> Array:
+    """The place of each own name among names; −1 if it is not there."""
+    return np.array([names.index(name) if name in names else -1 for name in own], dtype=np.int64)
 
 
 def _targets(rows: Rows) -> tuple[Array, tuple[str, ...]]:
-    """Numbers and no names, or class numbers and names."""
-    y = array(rows.y)
-    if y.dtype.kind == "f":
-        return y.astype(np.float32), ()
+    """Numbers and no names, or class numbers (several labels: 0 and 1) and names."""
+    y = _stacked(rows)
+    if _are_tokens(rows):
+        return y.astype(np.int64), tuple(map(str, range(1 + int(max(y.max(), rows.x.max())))))
     if rows.names is not None:
         return y.astype(np.int64), tuple(rows.names)
-    return _codes("y", rows.y)
+    return targets(_known(rows), None, in_order)
+
+
+def _known(rows: Rows) -> dict[str, pa.ChunkedArray]:
+    """The columns of the targets; refuses missing values."""
+    columns = {name: _column(name, values, exact=True) for name, values in rows.y.items()}
+    for name, column in columns.items():
+        if column.null_count:
+            raise ArnoError(f"arno.Data: {name}", "a value is missing", "leave out samples without one")
+    return columns
 
 
 def _same_classes(rows: Rows, names: tuple[str, ...]) -> Array:
     """The targets of test samples, with the class numbers of the training samples."""
-    y, own = _targets(rows)
-    if own == names:
-        return y
+    if rows.names is not None or _are_tokens(rows):
+        return _targets(rows)[0]
+    if len(rows.y) > 1 or not names:
+        return targets(_known(rows), not names, in_order)[0]
+    y, own = coded(next(iter(_known(rows).values())))
     if lost := [name for name in own if name not in names]:
         rule = "the training samples have no such class"
         raise ArnoError(f"arno.Data: test samples of class {lost[0]}", rule, "correct y_test")
-    return np.array([names.index(name) for name in own])[y]
+    return _places(own, names)[y]
 
 
 def _codes(name: str, values: Any) -> tuple[Array, tuple[str, ...]]:
-    codes, names = coded(_column(name, values))
+    codes, names = coded(_column(name, values, exact=True))
     if (codes < 0).any():
         raise ArnoError(f"arno.Data: {name}", "a value is missing", "leave out samples without one")
     return codes, tuple(names)
 
 
 def _as_numbers(made: Dataset) -> Dataset:
-    """Classes whose names are numbers, as these numbers."""
+    """Classes whose names are numbers, as these numbers; several labels as 0 and 1."""
+    if made.y.dim() > 1:
+        return replace(made, y=made.y.float(), y_test=made.y_test.float(), classes=())
     try:
         values = torch.tensor([float(name) for name in made.classes])
     except ValueError:
@@ -262,20 +362,22 @@ def _name(values: Any, usual: str) -> str:
     return str(values.name) if isinstance(values, pd.Series) and values.name is not None else usual
 
 
-def _table(rows: Rows, columns: Mapping[str, Any]) -> pa.Table:
-    """Features and further columns as one table; a column of x is given by its name."""
+def _table(rows: Rows, columns: Mapping[str, Any], exact: Container[str | None]) -> pa.Table:
+    """Features and further columns as one table; a column of x is given by its name, or has no values (None)."""
     import pandas as pd
 
     x, features = rows.x, dict[str, Any]()
     if isinstance(x, pd.DataFrame):
-        features = {str(name): x[name] for name in x.columns}
+        features = {name: x[name] for name in x.columns}
     else:
         if x.ndim != 2 or x.dtype.kind not in "uifb":
             rule = f"a DataFrame or numbers [n, features] are needed, not {x.dtype} {list(x.shape)}"
-            raise ArnoError("arno.Data: x", rule, "convert it, or use a DataFrame")
+            single = x.ndim == 1 and x.dtype.kind in "uifb"
+            raise ArnoError("arno.Data: x", rule, "write x[:, None]" if single else "convert it, or use a DataFrame")
+        x = x.astype(np.uint8) if x.dtype.kind == "b" else x
         features = {f"x{i}": x[:, i] for i in range(x.shape[1])}
     for name, values in columns.items():
-        if isinstance(values, str):
+        if values is None or isinstance(values, str):
             continue
         if name in features:
             rule = "it is the label or the client, and also a column of x"
@@ -283,28 +385,51 @@ def _table(rows: Rows, columns: Mapping[str, Any]) -> pa.Table:
         if len(values) != len(x):
             rule = f"x has {len(x)} rows, and every row needs one value"
             raise ArnoError(f"arno.Data: {len(values)} values of {name}", rule, "correct x or the values")
-        features[name] = _class_names(rows) if values is rows.y and rows.names is not None else values
-    return pa.table({name: _column(name, values) for name, values in features.items()})
+        features[name] = _class_names(rows, values) if name in rows.y and rows.names is not None else values
+    return pa.table({name: _column(name, values, name in exact) for name, values in features.items()})
 
 
-def _class_names(rows: Rows) -> list[str | None]:
+def _class_names(rows: Rows, values: Any) -> list[str | None]:
     """The name of the class of each sample; None for a number below 0."""
     assert rows.names is not None
-    return [rows.names[i] if i >= 0 else None for i in array(rows.y).tolist()]
+    return [rows.names[i] if i >= 0 else None for i in array(values).tolist()]
 
 
-def _column(name: str, values: Any) -> pa.ChunkedArray:
+def _column(name: str, values: Any, exact: bool = False) -> pa.ChunkedArray:
+    """Values of any kind as a column of Arrow; refuses values of several axes. exact: they are names."""
     import pandas as pd
 
+    if not isinstance(values, pd.Series):
+        values = array(values)
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        if values.ndim != 1:
+            rule = f"one value per sample is needed, not an array of shape {list(values.shape)}"
+            raise ArnoError(f"arno.Data: {name}", rule, "give one value per sample")
     try:
-        column = pa.array(values if isinstance(values, pd.Series) else array(values), from_pandas=True)
+        column = pa.array(_plain(values), from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise ArnoError(
             f"arno.Data: {name}", f"its values cannot be used ({why})", "use one type in a column"
         ) from error
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    return without_marks(Path("arno.Data"), name, chunked)
+    return valued(chunked, exact)
+
+
+def _plain(values: Any) -> Any:
+    """Values that Arrow can read: sparse columns as all numbers, mixed numbers and texts as texts, bins as texts."""
+    import pandas as pd
+
+    series = values if isinstance(values, pd.Series) else pd.Series(values)
+    if isinstance(series.dtype, pd.SparseDtype):
+        return series.to_numpy()
+    if isinstance(series.dtype, pd.CategoricalDtype) and isinstance(series.cat.categories, pd.IntervalIndex):
+        return series.cat.rename_categories([str(one) for one in series.cat.categories])
+    if pd.api.types.infer_dtype(series, skipna=True) in ("mixed", "mixed-integer"):
+        known = series[series.notna()]
+        if known.map(lambda value: isinstance(value, str | int | float | np.number | np.bool_)).all():
+            return series.map(lambda value: value if pd.isna(value) else str(value))
+    return values
 
 
 def _write(table: pa.Table, file: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
-from ..columns import SOME, Bools, classes, coded, inputs, is_number, is_text, numbers
+from ..columns import Bools, coded, inputs
 from ..dataset import Dataset, Ints, datasets, held_inside, shortened, strata_of, stratified
 from ..images import Array
-from ..tables import FILE, Read, joined, several
+from ..labels import label_note, targets
+from ..tables import FILE, Read, joined, kind_of, several, stem
 from ..tables import read as read_files
 
 TRIES = "data.path=heart.csv data.label=target data.client=hospital"
@@ -34,7 +36,7 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
 def table(
     *,
     path: str | list[str] | None = None,
-    label: str | None = None,
+    label: str | list[str] | None = None,
     client: str | None = None,
     features: list[str] | None = None,
     skip: list[str] | None = None,
@@ -49,12 +51,14 @@ def table(
 
     Text and true/false become categories, an input of 0 or 1 for each. Numbers are scaled with the mean and deviation
     of the training rows. Labels that are integers, text or true/false are classes; floating-point labels are numbers
-    (a regression). Empty cells, `?`, NA and NaN are missing values. What was inferred is printed and recorded.
+    (a regression), unless there are only two whole ones, such as 0.0 and 1.0. Several columns of 0 and 1 are a
+    multilabel task, several columns of numbers a regression with an output for each. Empty cells, `?`, NA and NaN are
+    missing values. What was inferred is printed and recorded.
 
     Args:
         path: a file, a list of files, a pattern (`data/*.csv`) or a folder. If there are several files and no
             data.client, every file is a client, with the name of the file.
-        label: the column to predict.
+        label: the column to predict, or a list of columns.
         client: the column with the name of the client of each row.
         features: the columns to learn from; by default all others.
         skip: columns that are no features.
@@ -65,11 +69,12 @@ def table(
         test_path: a table with the test rows, in place of `test`.
         min_rows: leave out clients with fewer rows. By default a client with a single row is an error.
     """
-    if path is None or label is None:
+    labels = [label] if isinstance(label, str) else list(label or ())
+    if path is None or not labels:
         lacks = "the file is not named" if path is None else "the column to predict is not named"
         raise ArnoError("data=table", lacks, f"write data=table {TRIES}")
-    roles = Roles(label, client, features, skip or [], categories or [])
-    exact = (label, client, *(categories or ()))
+    roles = Roles(labels, client, features, skip or [], categories or [])
+    exact = (*labels, client, *(categories or ()))
     read = read_files("data.path", path, client is None and several(path), exact)
     roles = roles.of(read.table, read.by_file)
     tested = None if test_path is None else read_files("data.test_path", test_path, False, exact)
@@ -84,17 +89,22 @@ def table(
 class Roles:
     """What the columns are for."""
 
-    label: str
+    labels: list[str]
     client: str | None
     features: list[str] | None
     skip: list[str]
     categories: list[str]
 
+    @property
+    def said(self) -> str:
+        """The names of the labels."""
+        return shortened(self.labels)
+
     def of(self, table: pa.Table, by_file: bool) -> Roles:
         """The same for the columns of a table, with all features named; refuses names that are no columns."""
         known = [name for name in table.column_names if name != FILE]
         for setting, names in (
-            ("data.label", [self.label]),
+            ("data.label", self.labels),
             ("data.client", [] if self.client is None else [self.client]),
             ("data.features", self.features or []),
             ("data.skip", self.skip),
@@ -107,19 +117,23 @@ class Roles:
                     if len(known) == 1:
                         remedy = "separate the columns with commas, semicolons, tabs or |"
                     raise ArnoError(f"{setting} = {name}", f"the columns are {shortened(known, 20)}", remedy)
-        if self.client == self.label:
+        if self.client in self.labels:
             raise ArnoError(f"data.client = {self.client}", "it is the label", "choose another column for one of them")
-        if self.label in (self.features or ()):
-            raise ArnoError(f"data.features: {self.label}", "it is the label", "remove it from data.features")
-        others = [n for n in known if n not in (self.label, self.client, *self.skip) and not nameless(n)]
+        if twice := next((name for name in self.labels if self.labels.count(name) > 1), None):
+            raise ArnoError(f"data.label: {twice}", "it is named twice", "name it once")
+        for setting, chosen in (("data.features", self.features or []), ("data.skip", self.skip)):
+            for name in self.labels:
+                if name in chosen:
+                    raise ArnoError(f"{setting}: {name}", "it is the label", f"remove it from {setting}")
+        others = [n for n in known if n not in (*self.labels, self.client, *self.skip) and not nameless(n)]
         client = FILE if by_file else self.client
         features = others if self.features is None else list(dict.fromkeys(self.features))
-        return Roles(self.label, client, features, [], self.categories)
+        return Roles(self.labels, client, features, [], self.categories)
 
 
 def _refuse_other_columns(read: Read, tested: Read, roles: Roles) -> None:
     """Refuse a test table that lacks a column that is used."""
-    needed = [roles.label, *(roles.features or [])]
+    needed = [*roles.labels, *(roles.features or [])]
     if lacks := [name for name in needed if name not in tested.table.column_names]:
         rule = f"it lacks the column{'s' * (len(lacks) > 1)} {shortened(lacks)} of {read.files[0].name}"
         raise ArnoError(f"data.test_path = {tested.files[0]}", rule, "give both tables the same columns")
@@ -130,16 +144,26 @@ def nameless(column: str) -> bool:
     return re.fullmatch(r"|Unnamed: \d+|__index_level_\d+__", column) is not None
 
 
+def _refuse_bytes(table: pa.Table, files: Sequence[Path]) -> None:
+    """Refuse columns of bytes, which CSV files have where a text is no UTF-8."""
+    for one in table.schema:
+        if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type):
+            rule, remedy = "it is no UTF-8 text", "save the file as UTF-8"
+            if kind_of(files[0]) != "csv":
+                rule, remedy = "it holds bytes", f"leave it out: data.skip=[{one.name}]"
+            raise ArnoError(f"column {one.name} in {files[0]}", rule, remedy)
+
+
 class Table:
     """Rows on the way to a data set: training rows first, then the rows of `data.test_path`."""
 
     def __init__(self, read: Read, tested: Read | None, roles: Roles, missing: str) -> None:
         self.roles, self.missing, self.files = roles, missing, read.files
         self.features = roles.features or []
-        used = [roles.label, *self.features]
+        used = [*roles.labels, *self.features]
         for name in (name for name in used if name in read.mixed and name not in roles.categories):
             remedy = "write the same kind of values in all files"
-            remedy += "" if name == roles.label else f"; if they are categories: data.categories=[{name}]"
+            remedy += "" if name in roles.labels else f"; if they are categories: data.categories=[{name}]"
             raise ArnoError(f"column {name}", read.mixed[name], remedy)
         self.parts = [one for some in (read, tested) if some for one in zip(some.files, some.lengths, strict=False)]
         client = [] if roles.client is None or roles.client in used else [roles.client]
@@ -150,6 +174,7 @@ class Table:
                 extra = extra.append_column(name, pa.nulls(len(extra), read.table[name].type))
             tables.append(extra)
         self.table = joined(tables)
+        _refuse_bytes(self.table, read.files)
         self.given = len(read.table)
         self.rows: Ints = np.arange(len(self.table))
         self.notes = [f"rows: {self.given:,} of {shortened([file.name for file in read.files])}"]
@@ -176,7 +201,7 @@ class Table:
 
     def clean(self, min_rows: int | None) -> Table:
         """Leave out rows without label or client, rows with missing values if asked, and clients with few rows."""
-        self._keep(~self._missing(self.roles.label), f"no {self.roles.label}")
+        self._keep(~self._missing(*self.roles.labels), f"no {' or '.join(self.roles.labels)}")
         if self.roles.client is not None:
             self._keep(~self._missing(self.roles.client) | ~self.training, f"no {self.roles.client}")
         if self.missing != "mean":
@@ -193,9 +218,10 @@ class Table:
             self._refuse_small(min_rows)
         return self
 
-    def _missing(self, name: str) -> Bools:
-        gaps: Bools = pc.is_null(self.table[name], nan_is_null=True).to_numpy(zero_copy_only=False)
-        return gaps
+    def _missing(self, *names: str) -> Bools:
+        gaps = [pc.is_null(self.table[name], nan_is_null=True).to_numpy(zero_copy_only=False) for name in names]
+        either: Bools = np.logical_or.reduce(gaps)
+        return either
 
     def _keep(self, kept: Bools, why: str) -> None:
         """Leave out rows and write down why."""
@@ -233,10 +259,10 @@ class Table:
         y, class_names = self._targets(as_numbers)
         owner, clients = self._clients()
         held = ~self.training if self.tested else self._held_out(y, owner, test)
-        if class_names and self.tested and len(lost := np.setdiff1d(y[held], y[~held])):
+        if class_names and self.tested and y.ndim == 1 and len(lost := np.setdiff1d(y[held], y[~held])):
             rule = "the training rows have no such class"
             raise ArnoError(
-                f"test rows with {self.roles.label} = {class_names[lost[0]]}", rule, "correct data.test_path"
+                f"test rows with {self.roles.said} = {class_names[lost[0]]}", rule, "correct data.test_path"
             )
         if self.roles.client in self.features and self.tested:
             rule = "data.test_path has no clients"
@@ -244,20 +270,20 @@ class Table:
         columns = {name: self.table[name] for name in self.features}
         self.table = self.table.select([])  # `inputs` frees the columns one after another
         made = inputs(columns, self.roles.categories, ~held, self.place)
-        notes = [*self.notes, self._label_note(y, class_names, as_numbers), *made.notes]
+        notes = [*self.notes, label_note(self.roles.labels, y, class_names, as_numbers), *made.notes]
         kept = np.flatnonzero(~held)
         if clients:
             counts = np.bincount(owner, minlength=len(clients)) if not self.tested else np.bincount(owner[kept])
             said = shortened([f"{name} {count:,}" for name, count in zip(clients, counts, strict=True)], 20)
             notes.append(f"clients: {len(clients):,}, with rows: {said}")
         notes.append(f"to train and validate {len(kept):,}, to test {int(held.sum()):,} rows")
-        targets = torch.from_numpy(y)
+        wanted = torch.from_numpy(y)
         return Dataset(
-            self.files[0].stem if len(self.files) == 1 else self.files[0].resolve().parent.name,
+            stem(self.files[0]) if len(self.files) == 1 else self.files[0].resolve().parent.name,
             torch.from_numpy(made.x),
-            targets[kept],
+            wanted[kept],
             torch.from_numpy(made.x_test),
-            targets[held],
+            wanted[held],
             class_names,
             made.mean,
             made.std,
@@ -274,23 +300,8 @@ class Table:
 
     def _targets(self, as_numbers: bool | None) -> tuple[Array, tuple[str, ...]]:
         """Class numbers and names, or numbers and no names."""
-        column, name = self.table[self.roles.label], self.roles.label
-        if as_numbers is None:
-            as_numbers = is_number(column.type) and not pa.types.is_integer(column.type)
-        if as_numbers:
-            return numbers(name, column, "data.label =", self.place), ()
-        if not (is_number(column.type) or is_text(column.type) or pa.types.is_boolean(column.type)):
-            raise ArnoError(f"data.label = {name}: values of type {column.type}", "this is no label", "convert it")
-        return classes(name, column)
-
-    def _label_note(self, y: Array, names: tuple[str, ...], as_numbers: bool | None) -> str:
-        other = "" if as_numbers is not None else f" (data.numbers={str(bool(names)).lower()} if this is wrong)"
-        if names:
-            return f"label {self.roles.label}: {len(names)} classes: {shortened(names, 12)}{other}"
-        few = np.unique(y)
-        if other and len(few) <= SOME and (few == np.round(few)).all():
-            other = f"; its {len(few)} values are whole numbers, data.numbers=false makes them classes"
-        return f"label {self.roles.label}: numbers, a regression{other}"
+        columns = {name: self.table[name] for name in self.roles.labels}
+        return targets(columns, as_numbers, self.place)
 
     def _clients(self) -> tuple[Ints, tuple[str, ...]]:
         """The client of each row (−1 for rows of `data.test_path`) and the names."""

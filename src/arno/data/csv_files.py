@@ -1,0 +1,110 @@
+"""CSV files, plain or packed with gzip: separator, types, and rows that are read block after block."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Container
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import ArnoError
+from ..limits import Capped
+from .values import marks
+
+#: The type of a file follows from so many bytes at its start.
+START = 2**20
+SEPARATORS = (",", ";", "\t", "|")
+#: The first line of some files names the separator only.
+SEPARATOR_LINE = rb"^(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n"
+
+
+def read_csv(file: Path, exact: Container[str]) -> pa.Table:
+    """The rows of a file; the first line has the names, separated by commas, semicolons, tabs or vertical bars.
+
+    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
+    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
+
+    exact: columns whose values are names; numbers among them are read as text, as they are written.
+    """
+    from pyarrow import csv
+
+    start = _start(file)
+    convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
+    named = re.match(SEPARATOR_LINE, start)
+    parse = csv.ParseOptions(
+        delimiter=named[1].decode() if named else separator(start), newlines_in_values=b'"' in start
+    )
+    options = {"parse_options": parse, "read_options": csv.ReadOptions(skip_rows=1 if named else 0)}
+    names = {}
+    try:
+        with csv.open_csv(str(file), convert_options=convert, **options) as first_block:
+            schema = first_block.schema
+        names = {one.name: pa.string() for one in schema if one.name.strip() in exact and _may_be_number(one.type)}
+        if len(set(schema.names)) == len(schema.names):
+            kinds = {one.name: pa.float32() if _is_number(one.type) else one.type for one in schema}
+            convert.column_types = kinds | names
+        with csv.open_csv(str(file), convert_options=convert, **options) as blocks:
+            return blocks.read_all()
+    except UnicodeDecodeError as error:
+        raise ArnoError(f"the first line of {file}", "it is no UTF-8 text", "save the file as UTF-8") from error
+    except pa.ArrowInvalid as error:
+        _refuse_title(file, start, error)
+        convert.column_types, parse.newlines_in_values = names, True
+        return csv.read_csv(str(file), convert_options=convert, **options)
+
+
+def _start(file: Path) -> bytes:
+    """The first bytes of a file; refuses what is no text, and packed files that unpack to implausibly many bytes."""
+    try:
+        if file.suffix.lower() == ".gz":
+            with gzip.open(file) as opened:
+                content = Capped(opened, file.stat().st_size, str(file))
+                start = content.read(START)
+                while content.read(START):
+                    pass
+        else:
+            with file.open("rb") as plain:
+                start = plain.read(START)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ArnoError(f"{file}", f"it cannot be unpacked ({error})", "is the file damaged?") from error
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ArnoError(f"{file}", "it is UTF-16 text", "save the file as UTF-8")
+    if not start.strip():
+        raise ArnoError(f"{file}", "it is empty", "is this the right file?")
+    return start
+
+
+def separator(start: bytes) -> str:
+    r"""The separator that is most frequent in the first line, outside of quotes.
+
+    >>> separator(b'"a;b;c",d\n'), separator(b"\na;b\n1,5;2\n"), separator(b"a\n")
+    (',', ';', ',')
+    """
+    lines = _lines(start)
+    return max(SEPARATORS, key=lambda mark: lines[0].count(mark.encode()) if lines else 0)
+
+
+def _lines(start: bytes) -> list[bytes]:
+    """The lines that are not empty, without what is in quotes."""
+    return [line for line in re.sub(rb'"[^"]*"', b'""', start[: 2**16]).splitlines() if line.strip()]
+
+
+def _refuse_title(file: Path, start: bytes, error: pa.ArrowInvalid) -> None:
+    """Refuse a file whose first line is a title: it has one column, and the second line has more."""
+    first, second = (max(line.count(mark.encode()) for mark in SEPARATORS) for line in (*_lines(start), b"", b"")[:2])
+    if first == 0 < second:
+        rule = "its first line has one column, and the second line has more"
+        remedy = "the first line must name the columns; remove the lines above the names"
+        raise ArnoError(f"{file}", rule, remedy) from error
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _may_be_number(kind: pa.DataType) -> bool:
+    """Whether the values are numbers, or all missing so far."""
+    return _is_number(kind) or bool(pa.types.is_null(kind))
