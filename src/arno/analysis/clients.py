@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING
 
 from ..core.metric import Metric
 from . import statistics
+from .scores import Record
 from .statistics import Summary
 
 if TYPE_CHECKING:
@@ -149,3 +150,51 @@ def _summaries(frame: pd.DataFrame, name: str, clients: Sequence[str]) -> dict[s
         if isfinite(value):
             values[client].append(float(value))
     return {client: statistics.summary(some) for client, some in values.items()}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """How a model serves the clients: the score of all their test samples together, and statistics over the clients.
+
+    name: of the method and the model. values: together, mean, std and worst over the clients, each over the seeds.
+    """
+
+    name: str
+    metric: Metric
+    values: dict[str, Summary]
+
+
+def overview(comparison: Comparison, place: str) -> list[Overview]:
+    """A row for the global models of each group of a setting, and a row for the personal models if it has any.
+
+    Nothing for a single group: its run has told these numbers.
+    """
+    found, groups = [], [group for group in comparison.members if group.setting == place and group.runs]
+    for group in groups if len(groups) > 1 else ():
+        lasts = [Record(run.rows, (), 0).last for run in group.runs.values()]
+        models = {prefix: one for prefix in MODELS if (one := _statistics(comparison, prefix, lasts[0]))}
+        for prefix, (metric, names) in models.items():
+            told = f"{group.name}, {MODELS[prefix]}" if len(models) > 1 else group.name
+            values = {
+                key: [last[name] for last in lasts if isfinite(last.get(name, nan))] for key, name in names.items()
+            }
+            found.append(Overview(told, metric, {key: statistics.summary(some) for key, some in values.items()}))
+    return found
+
+
+def _statistics(
+    comparison: Comparison, prefix: str, last: Mapping[str, object]
+) -> tuple[Metric, dict[str, str]] | None:
+    """The metric of which a model has statistics over the clients, and the columns with them."""
+    declared = {
+        metric.clients: metric
+        for metric in comparison.metrics.values()
+        if metric.name.startswith(f"{prefix}_") and metric.clients in ("mean", "std", "worst") and metric.name in last
+    }
+    if len(declared) < 3:
+        return None
+    stem = declared["mean"].name.removesuffix("_mean")
+    together = next((name for name in (stem, f"test_{stem.removeprefix(f'{prefix}_')}") if name in last), stem)
+    names = {"together": together} | {key: metric.name for key, metric in declared.items()}
+    plain = comparison.metrics.get(together, declared["mean"])
+    return plain, {key: names[key] for key in ("together", "mean", "std", "worst")}

@@ -19,7 +19,7 @@ from ..records.folder import RunFolder
 from ..runs.result import RunResult
 from . import statistics
 from .names import flattened, names, shown
-from .scores import Record
+from .scores import Record, worst_tenth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -315,8 +315,7 @@ class Comparison:
         if name in ("final", "best", "area"):
             return self.declared(metric)
         if name == "worst_decile":
-            worst = (metric for metric in self.metrics.values() if metric.clients == "worst")
-            return next(worst, Metric(name, name))
+            return next(iter(worst_tenth(self.metrics.values())), Metric(name, name))
         return Metric(name, name, "less", low=0)
 
     @cached_property

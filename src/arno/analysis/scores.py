@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -10,6 +10,12 @@ from typing import Any
 from ..core.metric import Metric
 from ..errors import ArnoError
 from .statistics import NAN, area
+
+
+def worst_tenth(metrics: Iterable[Metric]) -> list[Metric]:
+    """The declared scores of the worst tenth of the clients; scores on the clients' own samples come first."""
+    found = [metric for metric in metrics if metric.clients == "worst"]
+    return sorted(found, key=lambda metric: not metric.name.startswith("own_"))
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,12 @@ class Record:
         found = [(row["round"], row[name]) for row in self.rows if name in row]
         if not found:
             known = dict.fromkeys(name for row in self.rows for name in row)
-            raise ArnoError(f"metric = {name}", "it was not recorded", f"there are {', '.join(known)}")
+            remedy = f"there are {', '.join(known)}"
+            if name.startswith("personal_") and any(one.startswith("own_") for one in known):
+                remedy = (
+                    "a method without personal models fine-tunes with eval.finetune=5 (of one: fedavg.eval.finetune=5)"
+                )
+            raise ArnoError(f"metric = {name}", "it was not recorded by all runs", remedy)
         return [t for t, _ in found], [x for _, x in found]
 
     def diverged(self) -> str:
@@ -59,7 +70,7 @@ class Record:
         rounds, values = self.curve(name)
         first = next((i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1)  # a method may begin with a round 0
         out = {"final": values[-1], "best": self._best(name), "area": area(rounds[first:], values[first:], self.rounds)}
-        worst = (metric.name for metric in self.metrics if metric.clients == "worst")
+        worst = (metric.name for metric in worst_tenth(self.metrics))
         out["worst_decile"] = next((float(self.last[column]) for column in worst if column in self.last), NAN)
         at = len(self.rows) - 1 if target is None else self._reached(name, target)
         out["rounds"] = NAN if at is None else at + 1.0

@@ -457,10 +457,10 @@ def held_inside(
 
 
 def _order_of_places(rank: Ints, count: Ints) -> Ints:
-    """Numbers 0, 1, … in the order of (rank + 0.5) / count; equal places have equal numbers.
+    """Whole numbers in the order of (rank + 0.5) / count; equal places have equal numbers.
 
-    >>> _order_of_places(np.array([0, 1, 0, 2]), np.array([2, 2, 1, 3])).tolist()
-    [0, 2, 1, 3]
+    >>> _order_of_places(np.array([0, 1, 0, 2, 1]), np.array([2, 2, 1, 3, 3])).tolist()
+    [1, 3, 2, 4, 2]
     """
     sizes = np.flatnonzero(np.bincount(count, minlength=1))
     if len(sizes) * (int(rank.max(initial=0)) + 1) > 4 * len(rank):

@@ -87,14 +87,13 @@ def own_metrics(task: Task, kind: tuple[str, str]) -> tuple[Metric, ...]:
         replace(one, name=f"{prefix}_{one.name}", label=f"{label} {one.label}", short=f"{prefix} {one.label}")
         for one in task.metrics
     ]
-    spread = {"mean": f"{label} {first.label}, mean over clients", "std": "its standard deviation"}
-    spread["worst_decile"] = f"{label} {first.label}, worst tenth of clients"
+    each = replace(first, short="", log=False)
+    stem, what = f"{prefix}_{first.name}", f"{label} {first.label}"
     return (
         *pooled,
-        *(
-            replace(first, name=f"{prefix}_{first.name}_{name}", label=text, short="", log=False)
-            for name, text in spread.items()
-        ),
+        replace(each, name=f"{stem}_mean", label=f"{what}, mean over clients", clients="mean"),
+        replace(each, name=f"{stem}_std", label="its standard deviation", clients="std"),
+        replace(each, name=f"{stem}_worst_decile", label=f"{what}, worst tenth of clients", clients="worst"),
     )
 
 

@@ -8,7 +8,7 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.clients import Column, Served, plain_label, served
+from ..analysis.clients import Column, Overview, Served, overview, plain_label, served
 from ..analysis.order import Order, order
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
@@ -201,11 +201,33 @@ def _differences(comparison: Comparison) -> str:
 
 def clients(comparison: Comparison) -> str:
     """The scores of the single clients: a table per setting, with the clients that are served worst."""
-    out = ""
+    out, several = "", len(comparison.seeds) > 1
     for place in comparison.places:
+        if rows := overview(comparison, place):
+            out += _overview_table(place, rows, several)
         if (found := served(comparison, place)) is not None:
-            out += _clients_table(place, found, several=len(comparison.seeds) > 1)
+            out += _clients_table(place, found, several)
     return out
+
+
+def _overview_table(place: str, rows: Sequence[Overview], several: bool) -> str:
+    """One setting: a row per model, with its scores over the clients."""
+    metric = rows[0].metric
+    cells = [
+        f"<tr><th scope='row'>{escape(one.name)}</th>"
+        + "".join(f"<td>{spread(metric, each.mean, each.std)}</td>" for each in one.values.values())
+        + "</tr>"
+        for one in rows
+    ]
+    what = plain_label(metric).removeprefix("test ")
+    lines = [
+        f"{place}:" if place else "",
+        f"{what} on the clients' own test samples: all samples together, and over the",
+    ]
+    lines += ["clients the mean, the standard deviation and the worst tenth."]
+    lines += ["Mean ± standard deviation over the seeds."] if several else []
+    caption = " ".join(line for line in lines if line)
+    return _table(caption, ["", "together", "mean of the clients", "spread of the clients", "worst tenth"], cells)
 
 
 def _clients_table(place: str, found: Served, several: bool) -> str:

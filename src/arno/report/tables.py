@@ -8,7 +8,7 @@ from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.clients import Served, plain_label, served
+from ..analysis.clients import Served, overview, plain_label, served
 from ..analysis.comparison import Comparison
 from ..analysis.order import Order, order
 from ..analysis.statistics import student
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MARK = "★"
 #: A table of clients with so many columns has no standard deviations: it would not fit on a terminal.
 WIDE = 5
+#: The names of the rows have at least so much room on a terminal; longer ones are folded.
+NAME = 24
 TESTS = {"t": "paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 
 
@@ -49,7 +51,25 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 def clients_of(comparison: Comparison) -> list[Sheet]:
     """The scores of the single clients, one table per setting; the worst few clients if there are many."""
     each = {place: found for place in comparison.places if (found := served(comparison, place)) is not None}
-    return [_clients(place, found, len(comparison.seeds)) for place, found in each.items()]
+    return [*_overview(comparison), *(_clients(place, found, len(comparison.seeds)) for place, found in each.items())]
+
+
+def _overview(comparison: Comparison) -> list[Sheet]:
+    """How the models of each group serve the clients."""
+    rows = {place: overview(comparison, place) for place in comparison.places}
+    every = [one for some in rows.values() for one in some]
+    if not every:
+        return []
+    metric, seeds = every[0].metric, len(comparison.seeds)
+    shorter = replace(metric, digits=max(metric.digits - 1, 0))
+    places = {
+        place: [[one.name, *(spread(shorter, each.mean, each.std) for each in one.values.values())] for one in some]
+        for place, some in rows.items()
+    }
+    over = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
+    title = f"{plain_label(metric).removeprefix('test ')} on the clients' own test samples{over}"
+    note = "together: all samples in one score. mean, spread, worst tenth: over the clients, each with its own score."
+    return [Sheet(title, ["together", "mean", "spread", "worst tenth"], places, [note])]
 
 
 def _clients(place: str, clients: Served, seeds: int) -> Sheet:
@@ -83,17 +103,36 @@ def show(tables: Sequence[Sheet], console: Console) -> None:
         console.print(Text(sheet.title, "bold"))
         for place, rows in sheet.places.items():
             console.print(Text(place, "italic")) if place else None
-            shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-            longest = max((len(row[0]) for row in rows), default=0)
-            shown.add_column("", overflow="fold", min_width=min(longest, 16))
-            for column in sheet.columns:
-                shown.add_column(column, justify="right", no_wrap=True)
-            for row in rows:
-                shown.add_row(*map(Text, row))
-            console.print(shown)
+            longest = min(max((len(row[0]) for row in rows), default=0), NAME)
+            for some in _fitting(sheet.columns, rows, console.width - longest):
+                shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+                shown.add_column("", overflow="fold", min_width=longest)
+                for i in some:
+                    shown.add_column(sheet.columns[i], justify="right", no_wrap=True)
+                for row in rows:
+                    shown.add_row(*(Text(row[i]) for i in (0, *(i + 1 for i in some))))
+                console.print(shown)
         for note in sheet.notes:
             console.print(note, style="dim", highlight=False, markup=False)
         console.print()
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """The numbers of the columns, in groups that fit beside each other; a table that is too wide has several parts.
+
+    >>> _fitting(["a" * 20, "b" * 20, "c"], [], 45), _fitting(["a" * 99], [], 45)
+    ([[0, 1], [2]], [[0]])
+    """
+    parts: list[list[int]] = [[]]
+    left = width
+    for i, column in enumerate(columns):
+        needs = 2 + max(len(text) for text in (column, *(row[i + 1] for row in rows)))
+        if needs > left and parts[-1]:
+            parts.append([])
+            left = width
+        parts[-1].append(i)
+        left -= needs
+    return parts
 
 
 def markdown(tables: Sequence[Sheet]) -> str:
@@ -151,7 +190,8 @@ def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
     title += f": mean ± standard deviation over {seeds} seeds" if seeds > 1 else ": one seed"
     columns = ["final", "95 % interval", "best by val.", "area"]
     notes = ["best by val.: at the round with the best validation score. area: mean over the rounds."]
-    return Sheet(title, columns, places, [*notes, *_lost(comparison), *unlike(comparison), *_evidence(comparison)])
+    notes += [*_lost(comparison), *unlike(comparison), *of_global_models(comparison), *_evidence(comparison)]
+    return Sheet(title, columns, places, notes)
 
 
 def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
@@ -246,6 +286,26 @@ def unlike(comparison: Comparison) -> list[str]:
             if listed := ", ".join(word for word in words if word not in group.label):
                 lines[f"Unlike {reference.name}, {group.name} runs with {listed}."] = None
     return list(lines)
+
+
+def of_global_models(comparison: Comparison) -> list[str]:
+    """A line that says which methods have personal models, if the compared scores are those of the global models."""
+    compared = comparison.declared()
+    personal = [
+        metric
+        for metric in comparison.metrics.values()
+        if metric.name.startswith("personal_") and not metric.clients and metric.name != compared.name
+    ]
+    if not personal or compared.name.startswith("personal_"):
+        return []
+    named = dict.fromkeys(
+        g.name for g in comparison.members if any(personal[0].name in run.rows[-1] for run in g.begun)
+    )
+    if not named:
+        return []
+    have = "has personal models" if len(named) == 1 else "have personal models"
+    which = f"these scores are those of the global model, {personal[0].name} are those of the personal ones"
+    return [f"{', '.join(named)} {have}: {which}."]
 
 
 def _interval(metric: Metric, low: float, high: float, scale: float, sign: str = "") -> str:
