@@ -31,6 +31,10 @@ class Diverged(ArnoError):
     """The numbers of a run are not finite. A comparison counts this as a result, other errors as a missing result."""
 
 
+class Busy(ArnoError):
+    """Another process writes into the folder."""
+
+
 class ClientError(ArnoError):
     """The training of a client failed, in code of the user or of a library."""
 

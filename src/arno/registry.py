@@ -64,10 +64,14 @@ class Registry:
         call = re.compile(rf"^@{re.escape(self.decorator)}\(\s*\"([^\"]+)\"", re.MULTILINE)
         return {name: module for module, path in files.items() for name in call.findall(path.read_text("utf-8"))}
 
-    def info(self, name: str) -> Mapping[str, Any]:
-        """The information given when `name` was registered; empty for a user's own factory."""
+    def info(self, name: str, target: str | None = None) -> Mapping[str, Any]:
+        """The information given when `name` was registered.
+
+        With `custom`: what the user's own factory at `target` was registered with; empty if it was not.
+        """
         if name == "custom":
-            return {}
+            factory = load_target(target) if target else None
+            return next((self._info[known] for known, one in self._factories.items() if one is factory), {})
         self.get(name)
         return self._info[name]
 

@@ -7,14 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.metric import Metric
 from ..errors import ArnoError
 from ..records import checksummed
 
+if TYPE_CHECKING:
+    from .comparison import Comparison
+
 #: The file that describes a search, in the folder of its comparison.
 RECORD = "tune.json"
+#: What a trial costs, as the record names it.
+COSTS = ("rounds", "local_steps", "uploaded_bytes", "seconds")
+
+UNTUNED = "No setting was searched: the order holds for these settings only. The command arno tune searches them."
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Tuned:
     border: Mapping[str, str] = field(default_factory=dict)
 
     def cost(self, name: str) -> float:
-        """What all trials took: rounds, local_steps, uploaded_bytes, seconds."""
+        """What all trials took; name: one of `COSTS`."""
         return sum(float(trial[name]) for trial in self.trials)
 
     def scores(self) -> list[float]:
@@ -50,11 +57,14 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search: the score that it looked at, its seeds and budget, and one `Tuned` per group."""
+    """A search: the score that it looked at, its seeds and budget, and one `Tuned` per group.
+
+    rounds: of a trial that did not end early, by group. prune: whether bad trials ended early.
+    """
 
     metric: Metric
     seeds: str
-    rounds: int
+    rounds: tuple[int, ...]
     trials: int
     prune: bool
     groups: Sequence[Tuned]
@@ -66,9 +76,9 @@ class Tuning:
             return None
         try:
             found = recorded(folder)
-            groups = [_tuned(group, space) for group, space in zip(found["groups"], found["spaces"], strict=True)]
+            groups = [_tuned(group, space) for group, space in zip(found["groups"], found["ranges"], strict=True)]
             metric = Metric.from_json(found["metric"])
-            return cls(metric, found["seeds"], found["rounds"], found["trials"], found["prune"], groups)
+            return cls(metric, found["seeds"], tuple(found["rounds"]), found["trials"], found["pruning"], groups)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise unreadable(folder, f"{error!r}") from error
 
@@ -76,7 +86,7 @@ class Tuning:
 def recorded(folder: Path) -> dict[str, Any]:
     """The record of the search in a folder; refuses a damaged file."""
     try:
-        return checksummed.read(folder / RECORD, folder, "labels")
+        return checksummed.read(folder / RECORD, folder, "methods")
     except ArnoError as error:
         raise unreadable(folder, error.args[1]) from error
 
@@ -94,3 +104,14 @@ def _tuned(group: Mapping[str, Any], space: Mapping[str, str]) -> Tuned:
     best = group["trials"][group["best"]]
     score = float(best["scores"][max(best["scores"], key=int)])
     return Tuned(**{**vars(about), "best": best["settings"], "score": score, "border": group["border"]})
+
+
+def search_of(comparison: Comparison) -> Tuning | None:
+    """The search that chose the settings of a comparison; None if they were not searched."""
+    return Tuning.open(comparison.path) if comparison.path else None
+
+
+def untuned(comparison: Comparison) -> bool:
+    """Whether different methods are compared whose settings were not searched."""
+    several = any("method.kind" in mine for mine in comparison.settings.differing.values())
+    return several and search_of(comparison) is None

@@ -43,10 +43,10 @@ def main(arguments: list[str]) -> int:
     options = parser.settings(arguments)
 
     if options.tuned:
-        from ..grids.tune import Plan
+        from ..grids.searching import Plan
         from . import tune
 
-        return tune.run(options.overrides, Plan(jobs=options.jobs), "compare")
+        return tune.run(options.overrides, Plan(jobs=options.jobs, retry=options.retry), "compare")
 
     from rich.console import Console
 

@@ -9,7 +9,7 @@ from .compare import tell
 from .parser import parser_of
 
 if TYPE_CHECKING:
-    from ..grids.tune import Plan
+    from ..grids.searching import Plan
 
 ABOUT = """\
 Settings as for `arno compare`. A setting whose value is a range is searched, for each method by itself:
@@ -40,11 +40,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--search-seeds", default="1000", metavar="S", help="seeds of the search; default: 1000")
     parser.add_argument("--no-pruning", action="store_true", help="train every trial to the last round")
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="runs at a time; default: one per core")
+    parser.add_argument("--retry", action="store_true", help="run failed runs of the comparison again")
     options = parser.settings(arguments)
 
-    from ..grids.tune import Plan
+    from ..grids.searching import Plan
 
-    plan = Plan(options.trials, options.search_seeds, not options.no_pruning, options.jobs)
+    plan = Plan(options.trials, options.search_seeds, not options.no_pruning, options.jobs, options.retry)
     return run(options.overrides, plan)
 
 

@@ -162,7 +162,8 @@ class Own(NamedTuple):
 def keep_own(config: dict[str, Any], dataset: Dataset, partition: Partition) -> Own:
     """Take the clients' own test and validation samples out of a partition, as `data.client_test` and `client_val` say.
 
-    If the clients of the test samples are known, they are scored on these.
+    If the clients of the test samples are known, they are scored on these. With `eval.test=false` they are
+    scored on their own validation samples.
     """
     seed, test, val, split = split_seed(config), None, None, ""
     notes: list[str] = []
@@ -178,7 +179,7 @@ def keep_own(config: dict[str, Any], dataset: Dataset, partition: Partition) -> 
     if (share := config["data"].get("client_val")) is not None:
         partition, val = keep_some(partition, share, seed, "client_val", dataset.gap)
         notes += without_any(val, "data.client_val")
-    return Own(partition, val, test if config["eval"]["test"] else None, split, notes)
+    return Own(partition, val, test if config["eval"]["test"] else val, split, notes)
 
 
 def named_tests(dataset: Dataset, partition: Partition) -> bool:

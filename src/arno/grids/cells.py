@@ -12,10 +12,11 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..analysis.comparison import FAILURE
-from ..errors import ArnoError, Diverged, described
+from ..errors import ArnoError, Busy, Diverged, described
 from ..records import checksummed, disk
 from ..records.folder import RunFolder
 from ..runs.progress import Progress
@@ -25,6 +26,8 @@ from ..runs.trust import targets
 #: The resolved configuration of a cell; `out` is its folder. `until`, if it is there, is the round after which the cell
 #: stops, saved: the search for settings continues only the best ones.
 Config = dict[str, Any]
+#: Seconds to wait for a worker of a killed comparison, which may still write into the folder of its cell.
+PATIENCE = 20.0
 
 
 class Outcome(NamedTuple):
@@ -161,15 +164,12 @@ def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped
 
 def run_cell(config: Config, progress: Progress) -> Outcome:
     """Run or continue one cell in its folder, in this process; a failure is recorded there."""
-    from ..runs.run import Interrupted, execute, resume
+    from ..runs.run import Interrupted
 
-    path, until = Path(config["out"]), config.get("until")
+    path, end = Path(config["out"]), monotonic() + PATIENCE
     try:
-        if (path / "manifest.json").exists() or RunFolder(path).saved():
-            resume(path, progress=progress, pictures=False, allowed=targets(config), until=until)
-        else:
-            plain = {key: value for key, value in config.items() if key != "until"}
-            execute(plain, progress, pictures=False, until=until)
+        while not _begun(config, progress, wait=monotonic() < end):
+            sleep(0.1)
     except (Interrupted, KeyboardInterrupt):
         return Outcome("interrupted", interrupted=True)
     except ArnoError as error:
@@ -186,10 +186,29 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
     return outcome
 
 
+def _begun(config: Config, progress: Progress, wait: bool) -> bool:
+    """Run a cell or continue it; false if another process still writes into its folder, and this one may wait."""
+    from ..runs.run import execute, resume
+
+    path, until = Path(config["out"]), config.get("until")
+    try:
+        if (path / "manifest.json").exists() or RunFolder(path).saved():
+            resume(path, progress=progress, pictures=False, allowed=targets(config), until=until)
+        else:
+            plain = {key: value for key, value in config.items() if key != "until"}
+            execute(plain, progress, pictures=False, until=until)
+    except Busy:
+        if not wait:
+            raise
+        return False
+    return True
+
+
 def record_failure(config: Config, outcome: Outcome) -> None:
     """Write into the cell's folder why it failed; the cell is then run again only on request."""
     path = Path(config["out"])
-    record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": config}
+    settings = {key: value for key, value in config.items() if key != "until"}
+    record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": settings}
     with suppress(OSError):  # without the file the cell runs again
         path.mkdir(parents=True, exist_ok=True)
         disk.write(path / FAILURE, checksummed.text(record).encode())

@@ -47,8 +47,10 @@ class Cluster(Workers):
         return int(self._engine.workers) or max(1, self._connected().cpus)
 
     def start(self, jobs: int) -> None:
-        """Connect to the cluster and start the actors, unless they are up."""
+        """Connect to the cluster and start the actors that are not up yet."""
         if self._actors is not None:
+            self._actors.count = max(self._actors.count, jobs)
+            self._actors.start()
             return
         self._connected()
         self._token.touch()

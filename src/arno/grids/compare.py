@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ..analysis import tuning
 from ..analysis.comparison import RECORD, Comparison, failure, failure_of, record_of
 from ..config import settings as configs
 from ..core.metric import Metric
@@ -86,6 +87,9 @@ def run_grid(
     words: the settings of the runs. own: `target`, `metric` and `test` of the comparison.
     """
     check_jobs(jobs)
+    if (out / tuning.RECORD).exists():
+        rule = "it holds a comparison with searched settings"
+        raise ArnoError(f"out = {out}", rule, "choose another out=, or continue it with arno tune")
     workers, settings = workers_for(words, out)
     grid = cells(settings)
     resolved = list(resolve(grid))
@@ -181,7 +185,7 @@ def resolve(grid: Sequence[Cell]) -> Iterator[Config]:
         rest = tuple(word for word in cell.overrides if word != seed)
         number = configs.parse(seed)[1] if cell.seed else None
         if rest not in known or not isinstance(number, int):
-            known[rest] = _compose(cell)
+            known[rest] = composed(cell)
         yield known[rest] | ({} if number is None else {"seed": number})
 
 
@@ -244,12 +248,13 @@ def _tell_continued(grid: Sequence[Cell], resolved: Sequence[Config]) -> None:
             print(f"{cell.title} continues after round {int(saved[-1].stem)} of {config['rounds']}")
 
 
-def _compose(cell: Cell) -> Config:
+def composed(cell: Cell, more: Sequence[str] = ()) -> Config:
+    """The resolved configuration of a cell, with more settings."""
     try:
-        return configs.plain(configs.compose(cell.overrides))
+        return configs.plain(configs.compose([*cell.overrides, *more]))
     except ArnoError as error:
         hint = "a setting of one method only is written after its name, as fedprox.mu=0.1"
-        wrong = any(word.startswith("method.") for word in cell.overrides) and "method=" in cell.varied
+        wrong = any(word.startswith("method.") for word in (*cell.overrides, *more)) and "method=" in cell.varied
         raise (ArnoError(cell.varied, str(error), hint) if wrong else error) from error
 
 

@@ -65,14 +65,14 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     given = [_listed(text) for text in overrides]
     compared = {method for key, several in given if key == "method" for method in several}
     for key, _ in given:
-        _refuse(key.lstrip("+"), compared)
-    shared = [(key, several) for key, several in given if not _after_method(key, compared)]
+        refuse_key(key.lstrip("+"), compared)
+    shared = [(key, several) for key, several in given if not after_method(key, compared)]
     varying = [key for key, several in shared if len(several) > 1 and key != "seed"]
     subject = "method" if len(compared) > 1 else next(iter(varying), "method")
     found: dict[Cell, None] = {}
     for chosen in _choices(shared):
         method = chosen.get("method")
-        own = [(key.partition(".")[2], several) for key, several in given if _after_method(key, {method})]
+        own = [(key.partition(".")[2], several) for key, several in given if after_method(key, {method})]
         several_of_own = [key for key, several in own if len(several) > 1]
         for mine in _choices(own):
             told = [f"{key}={mine[key]}" for key in several_of_own]
@@ -80,7 +80,7 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     return list(found)
 
 
-def _after_method(key: str, methods: Collection[str | None]) -> bool:
+def after_method(key: str, methods: Collection[str | None]) -> bool:
     """Whether a key stands after the name of one of these methods; `local.lr` is a general setting for every method."""
     head, dot, _ = key.partition(".")
     return bool(dot) and head in methods and head not in GENERAL
@@ -121,7 +121,7 @@ def _cell(
     return Cell(text, " ".join(setting), chosen.get("seed", ""), " ".join(varied), tuple(words))
 
 
-def _refuse(key: str, compared: set[str]) -> None:
+def refuse_key(key: str, compared: set[str]) -> None:
     """Refuse a setting after the name of a method that is not compared, or that does not have this setting."""
     method, dot, rest = key.partition(".")
     if not dot or method in GENERAL:
@@ -144,6 +144,16 @@ def _refuse(key: str, compared: set[str]) -> None:
         near = get_close_matches(head, [*own, *GENERAL], 1, 0.5)
         remedy = f"did you mean {method}.{near[0]}?" if near else f"see arno methods {method}"
         raise ArnoError(f"unknown key {key!r}", rule, remedy)
+
+
+def own_key(key: str, method: str) -> str:
+    """The key of a run for a setting that is written after the name of its method.
+
+    >>> own_key("fedprox.mu", "fedprox"), own_key("fedprox.local.lr", "fedprox")
+    ('method.mu', 'local.lr')
+    """
+    inner = key.partition(".")[2]
+    return inner if _general(inner, method) else f"method.{inner}"
 
 
 def _general(key: str, method: str | None) -> bool:

@@ -14,6 +14,9 @@ from ..errors import ArnoError
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+#: Settings of the problem, of the budget and of the machine.
+FIXED = {"problem", "data", "task", "partition", "clients", "rounds", "seed", "eval", "checkpoint", "engine", "state"}
+FIXED |= {"device", "dtype", "load", "track", "out", "target", "metric", "test", "on_divergence", "on_client_error"}
 #: A value this near to an end of its range, as a share of the range, lies at the border.
 BORDER = 0.05
 
@@ -37,16 +40,20 @@ class Range:
     def of(cls, text: str) -> Range | None:
         """The range that a value of a setting describes; None if the value is no range."""
         found = re.fullmatch(r"\s*(log|linear|int|any)\((.*)\)\s*", text)
+        if found is None and re.match(r"\s*(log|linear|int|any)\s*\(", text, re.IGNORECASE):
+            raise ArnoError(text, "it is no range", "write log(0.001, 1), linear(0, 1), int(1, 10) or any(a, b)")
         if found is None:
             return None
         scale, inside = found[1], [configs.parse(f"value={each.strip()}")[1] for each in values(found[2])]
         if scale == "any":
-            if len(inside) < 2:
-                raise ArnoError(text, "there is nothing to choose", "list at least two values, as any(1, 5, 10)")
+            if len({configs.written(x) for x in inside}) < max(len(inside), 2):
+                raise ArnoError(text, "it must list different values, at least two", "write any(1, 5, 10)")
             return cls("any", options=tuple(inside))
         if len(inside) != 2 or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in inside):
             raise ArnoError(text, "a range has two ends, which are numbers", f"write {scale}(0.001, 1)")
         low, high = inside
+        if low == high:
+            raise ArnoError(text, "its ends are equal", f"give the value instead: {low:g}")
         if not low < high:
             raise ArnoError(text, "the first end must be below the second", f"write {scale}({high:g}, {low:g})")
         if scale == "log" and low <= 0:
@@ -68,6 +75,18 @@ class Range:
         if self.scale == "int":
             return IntDistribution(int(self.low), int(self.high))
         return FloatDistribution(self.low, self.high, log=self.scale == "log")
+
+    def examples(self) -> list[str]:
+        """Values at the ends of the range, or all values of a list, as a run takes them."""
+        ends = self.options or (self.low, self.high)
+        return [configs.written(int(x) if self.scale == "int" else x) for x in ends]
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value, as Optuna chose it, lies in the range."""
+        if self.scale == "any":
+            return value in [configs.written(x) for x in self.options]
+        number = isinstance(value, int if self.scale == "int" else int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high
 
     def written(self, value: Any) -> str:
         """A value that Optuna chose, as a run takes it: numbers with three digits, within the range.
@@ -101,12 +120,13 @@ def ranges_in(words: list[str]) -> tuple[dict[str, Range], list[str]]:
     """
     found, rest = dict[str, Range](), []
     for word in words:
-        key, _, value = word.partition("=")
+        key, _, value = word.lstrip("+").partition("=")
         several = Range.of(value)
         if several is None:
             rest.append(word)
-        elif key in configs.GROUPS or key in ("seed", "rounds"):
-            raise ArnoError(word, f"{key} is not searched", f"list its values with commas: {key}=a,b")
+        elif key in configs.GROUPS or key.split(".")[0] in FIXED:
+            rule = f"{key} is not searched: all trials have the same problem and the same number of rounds"
+            raise ArnoError(word, rule, f"list values with commas to compare within each: {key}=a,b")
         else:
             found[key] = several
     return found, rest

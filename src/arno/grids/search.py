@@ -6,6 +6,7 @@ that was stopped is made again from its beginning: its trials are the same, and 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
-from ..limits import TEXT, regular, room
+from ..limits import TEXT, read_text, regular, room
 from ..records import disk
 from .ranges import Range
 
@@ -30,7 +31,8 @@ RUNGS = (0.25, 0.5, 1.0)
 class Trial:
     """Settings that were tried: `settings` as a run takes them, `values` as Optuna chose them.
 
-    scores: validation scores by round; pruned: whether it was stopped before the last round; lost: why it has no score.
+    scores: validation scores by round; pruned: whether it was stopped before the last round; lost: why it has no score;
+    diverged: whether the reason is that its numbers are not finite.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Trial:
     scores: dict[int, float] = field(default_factory=dict)
     pruned: bool = False
     lost: str = ""
+    diverged: bool = False
 
     @property
     def score(self) -> float | None:
@@ -60,12 +63,12 @@ class Search:
         self._study = import_optuna().create_study(direction="maximize" if sign > 0 else "minimize", study_name=name)
 
     def ask(self, count: int) -> list[Trial]:
-        """The next trials."""
+        """The next trials; none if there is nothing to search."""
         from optuna.samplers import TPESampler
 
         first = len(self.trials)
-        for number in range(first, first + count):
-            if number < len(self.recorded):
+        for number in range(first, first + count if self.space else 0):
+            if number < len(self.recorded) and self._knows(self.recorded[number]):
                 self._study.enqueue_trial(self.recorded[number])
             self._study.sampler = TPESampler(seed=seed_of(self.name, number), n_startup_trials=BATCH)
             asked = self._study.ask({key: each.distribution() for key, each in self.space.items()})
@@ -82,10 +85,21 @@ class Search:
             asked = self._asked[trial.number]
             for t, score in trial.scores.items():
                 asked.report(score if isfinite(score) else -self.sign * float("inf"), t)
-            if trial.score is None:
-                self._study.tell(asked, state=TrialState.PRUNED if trial.scores else TrialState.FAIL)
+            if trial.lost:
+                asked.set_user_attr("lost", trial.lost)
+            if trial.score is None:  # TPE avoids the values of pruned trials and ignores failed ones
+                pruned = trial.pruned or trial.diverged
+                self._study.tell(asked, state=TrialState.PRUNED if pruned else TrialState.FAIL)
             else:
                 self._study.tell(asked, trial.score)
+
+    def _knows(self, values: Any) -> bool:
+        """Whether recorded values belong to this search."""
+        return (
+            isinstance(values, dict)
+            and values.keys() == self.space.keys()
+            and all(each.accepts(values[key]) for key, each in self.space.items())
+        )
 
     def better_half(self, trials: Sequence[Trial], t: int) -> list[Trial]:
         """The trials with the better scores after round `t`: half of them, at least one; at equal scores the first."""
@@ -97,6 +111,8 @@ class Search:
     @property
     def best(self) -> Trial:
         """The trial with the best score after the last round; at equal scores the first."""
+        if not self.space:
+            return Trial(0, {}, {})
         complete = [trial for trial in self.trials if trial.score is not None]
         if not complete:
             why = next((trial.lost for trial in self.trials if trial.lost), "")
@@ -109,6 +125,8 @@ class Search:
 
         Nothing reads it here, so a damaged one is set aside and written again.
         """
+        if not self.space:
+            return
         try:
             if os.path.lexists(path):
                 room(regular(path).stat().st_size, str(path), TEXT)
@@ -129,6 +147,28 @@ class Search:
         )
         ended = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
         kept.add_trials(ended[len(kept.get_trials(deepcopy=False)) :])
+
+
+def repair_storage(path: Path) -> None:
+    """Remove the lock of a killed process, and set a storage aside that is torn or damaged.
+
+    Only one process at a time writes into the folder of a search, so nobody holds the lock. The trials of a storage
+    that was set aside are written again.
+    """
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    if not os.path.lexists(path):
+        return
+    try:
+        text = read_text(path, "storage of Optuna", TEXT)
+        whole = text.endswith("\n") and all(isinstance(json.loads(line), dict) for line in text.splitlines())
+        JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception:  # of JSON, or of Optuna, which declares none for a damaged file
+        whole = False
+    if not whole:
+        disk.set_aside(path)
 
 
 def rungs(rounds: int, every: int) -> list[int]:

@@ -34,7 +34,7 @@ DEFAULTS = {"server_lr": 0.01}
     paper=PAPER,
     formula="V ← β₂ V + (1−β₂) Δ̄²;  w ← w + η_s M/(√V + τ)",
     defaults=DEFAULTS,
-    tune={"beta1": "linear(0, 0.95)", "beta2": "linear(0.9, 0.999)", "tau": "log(0.0001, 0.1)"},
+    tune={"server_lr": "log(0.001, 0.3)", "tau": "log(0.0001, 0.1)"},
 )
 def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
     """Adam on the server; its default server_lr is 0.01.
@@ -57,7 +57,7 @@ def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> li
     paper=PAPER,
     formula="V ← V − (1−β₂) Δ̄² sign(V − Δ̄²);  w ← w + η_s M/(√V + τ)",
     defaults=DEFAULTS,
-    tune={"beta1": "linear(0, 0.95)", "beta2": "linear(0.9, 0.999)", "tau": "log(0.0001, 0.1)"},
+    tune={"server_lr": "log(0.001, 0.3)", "tau": "log(0.0001, 0.1)"},
 )
 def fedyogi(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
     """Yogi on the server: Adam whose second moment grows slowly; its default server_lr is 0.01.
@@ -77,7 +77,7 @@ def fedyogi(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> li
     paper=PAPER,
     formula="V ← V + Δ̄²;  w ← w + η_s M/(√V + τ)",
     defaults=DEFAULTS,
-    tune={"beta1": "linear(0, 0.95)", "tau": "log(0.0001, 0.1)"},
+    tune={"server_lr": "log(0.001, 0.3)", "tau": "log(0.0001, 0.1)"},
 )
 def fedadagrad(*, beta1: float = 0.0, tau: float = 1e-3) -> list[Part]:
     """Adagrad on the server; its default server_lr is 0.01.

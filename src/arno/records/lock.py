@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import ArnoError
+from ..errors import ArnoError, Busy
 from ..limits import CONFIG, inside, parse_json, read_bytes, shortened
 
 #: Lock files that this process holds: record locks do not exclude the process itself.
@@ -108,5 +108,5 @@ def _holder(place: Path) -> str:
         return "another process"
 
 
-def _refused(folder: Path, holder: str) -> ArnoError:
-    return ArnoError(f"{folder}", f"is being written by {holder}", "wait for it, or end it first")
+def _refused(folder: Path, holder: str) -> Busy:
+    return Busy(f"{folder}", f"is being written by {holder}", "wait for it, or end it first")

@@ -13,8 +13,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ..analysis.budget import unequal, unequal_searches
 from ..analysis.comparison import Comparison, Lost
-from ..analysis.tuning import Tuning
+from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
 from ..version import __version__
 from . import comparison_panels as panels
@@ -28,9 +29,6 @@ CURVES = (
 )
 
 
-UNTUNED = "No setting was searched: the order holds for these settings only. The command arno tune searches them."
-
-
 def write_report(comparison: Comparison, path: Path | str) -> None:
     """Write the report of a comparison as one HTML file.
 
@@ -40,7 +38,7 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
     comparison, path = scored(comparison), Path(path)
     part_way = [one for group in comparison.members for one in group.part_way()]
     table = comparison.table()
-    tuning = Tuning.open(comparison.path) if comparison.path else None
+    tuning = search_of(comparison)
     data = {
         "names": list(dict.fromkeys(line.name for line in (*comparison.members, *part_way))),
         "metric": comparison.metric,
@@ -69,12 +67,11 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
 
 
 def tuned(comparison: Comparison, tuning: Tuning | None) -> str:
-    """Whether the settings of the methods were searched: without that, a comparison holds for these settings only."""
+    """What limits the verdict: unequal budgets, and whether the settings of the methods were searched."""
+    lines = [UNTUNED] if untuned(comparison) else []
     if tuning is not None:
-        return f"<p class='note'>{escape(search.summary(tuning))}</p>"
-    if len(comparison.members) == 1:
-        return ""
-    return f"<p class='note'>{escape(UNTUNED)}</p>"
+        lines += [search.summary(tuning), *unequal_searches(tuning)]
+    return "".join(f"<p class='note'>{escape(line)}</p>" for line in (*unequal(comparison), *lines))
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

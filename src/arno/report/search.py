@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite, log10
 
+from ..analysis.budget import unequal_searches
 from ..analysis.tuning import Tuned, Tuning
 from .numbers import COSTS, score
+from .sections import framed
 from .tables import Sheet
 
 #: The costs of a search and where the record holds them.
@@ -25,14 +27,15 @@ def sheet(tuning: Tuning) -> Sheet:
         places[group.setting].append([group.name, *scores, str(len(group.trials)), *costs])
     columns = ["best trial", "median", "trials", *(COSTS[column].label for column in SPENT)]
     notes = [sentence(tuning), *chosen(tuning), *warnings(tuning)]
-    return Sheet(f"search: {metric.label} of the trials, and what they cost", columns, places, notes)
+    return Sheet(f"search: {metric.label} of the trials, and what all trials of a method cost", columns, places, notes)
 
 
 def sentence(tuning: Tuning) -> str:
     """How the settings were chosen."""
+    rounds = " or ".join(map(str, sorted(set(tuning.rounds))))
     pruned = "; the worse half of each batch ended after a quarter and after half of them" if tuning.prune else ""
     return (
-        f"Every method had {tuning.trials} trials of up to {tuning.rounds} rounds{pruned}. Settings were chosen by "
+        f"Every method had {tuning.trials} trials of up to {rounds} rounds{pruned}. Settings were chosen by "
         f"{tuning.metric.label} on seed {tuning.seeds}; the search read no test data. median: of the last scores of "
         "all trials; far from the best one, the method depends on its settings."
     )
@@ -41,14 +44,15 @@ def sentence(tuning: Tuning) -> str:
 def summary(tuning: Tuning) -> str:
     """One line for the verdict."""
     spent = {group.cost("rounds") for group in tuning.groups}
-    equal = f"{spent.pop():,.0f} rounds each" if len(spent) == 1 else "not the same number of rounds, see below"
-    return f"The settings of every method were searched with {tuning.trials} trials ({equal}), by validation data only."
+    equal = f" ({spent.pop():,.0f} rounds each)" if len(spent) == 1 else ""
+    return f"The settings of every method were searched with {tuning.trials} trials{equal}, by validation data only."
 
 
 def chosen(tuning: Tuning) -> Iterator[str]:
     """The settings of the best trial of each group."""
     for group in tuning.groups:
-        yield f"{group.label}: {', '.join(f'{shorter(key)} = {value}' for key, value in group.best.items())}."
+        best = ", ".join(f"{shorter(key)} = {value}" for key, value in group.best.items())
+        yield f"{group.label}: {best or 'nothing was searched, its settings were given'}."
 
 
 def warnings(tuning: Tuning) -> Iterator[str]:
@@ -57,13 +61,13 @@ def warnings(tuning: Tuning) -> Iterator[str]:
         for key, end in group.border.items():
             where = f"lies at the {end} end of {group.space[key]}"
             yield f"{group.label}: the best {shorter(key)} = {group.best[key]} {where}; search a wider range."
-        lost = sum(bool(trial["lost"]) for trial in group.trials)
-        if lost:
-            yield f"{group.label}: {lost} of {len(group.trials)} trials have no score; in most cases they diverged."
-    spent = {group.label: group.cost("rounds") for group in tuning.groups}
-    if len(set(spent.values())) > 1:
-        each = ", ".join(f"{name} {rounds:g}" for name, rounds in spent.items())
-        yield f"The trials did not use the same number of rounds: {each}. Trials that diverge or stop early use fewer."
+        diverged = sum(bool(trial.get("diverged")) for trial in group.trials)
+        if diverged:
+            yield f"{group.label}: {diverged} of {len(group.trials)} trials diverged."
+        failed = [str(trial["lost"]) for trial in group.trials if trial["lost"] and not trial.get("diverged")]
+        if failed:
+            yield f"{group.label}: {len(failed)} of {len(group.trials)} trials failed; the first one: {failed[0]}"
+    yield from unequal_searches(tuning)
 
 
 def shorter(key: str) -> str:
@@ -80,12 +84,23 @@ def section(tuning: Tuning) -> str:
         for key in group.space
     )
     notes = "".join(f"<p class='note'>{escape(line)}</p>" for line in (*chosen(tuning), *warnings(tuning)))
+    table = sheet(tuning)
+    rows = []
+    for place, lines in table.places.items():
+        if place:
+            wide = len(table.columns) + 1
+            rows.append(f"<tr class='place'><th colspan='{wide}' scope='colgroup'>{escape(place)}</th></tr>")
+        for name, *cells in lines:
+            rows.append(
+                f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{escape(c)}</td>' for c in cells)}</tr>"
+            )
+    costs = framed(f"{table.title[:1].upper()}{table.title[1:]}.", ["", *table.columns], rows)
     caption = (
         f"{sentence(tuning)} Each point is a trial: the value of the setting and the last {tuning.metric.label} of the "
         "trial. An empty circle is a trial that ended early; the ring marks the best one."
     )
     head = f"<h2>Search for settings</h2><p class='caption'>{escape(caption)}</p>"
-    return f"<section id='search'>{head}<div class='tried'>{pictures}</div>{notes}</section>"
+    return f"<section id='search'>{head}{costs}<div class='tried'>{pictures}</div>{notes}</section>"
 
 
 def tried(group: Tuned, key: str) -> list[tuple[str, float, bool, bool]]:

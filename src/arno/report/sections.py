@@ -137,7 +137,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             cells.insert(1, f"<td>{interval(row['final'], row['final_low'], row['final_high'], low, high)}</td>")
             lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}<td>{row['seeds']}{lost}</td></tr>")
-    return _table(_caption(comparison), ["", *heads, "seeds"], rows) + _differences(comparison)
+    return framed(_caption(comparison), ["", *heads, "seeds"], rows) + _differences(comparison)
 
 
 def _caption(comparison: Comparison) -> str:
@@ -196,7 +196,7 @@ def _differences(comparison: Comparison) -> str:
         f"seed have the same split of the data and the same cohorts. p: {TESTS[comparison.record.get('test') or 't']}; "
         "p, Holm: corrected for the number of tests."
     )
-    return _table(caption, ["", "difference", "95 % interval", "", "p", "p, Holm", "pairs"], rows)
+    return framed(caption, ["", "difference", "95 % interval", "", "p", "p, Holm", "pairs"], rows)
 
 
 def clients(comparison: Comparison) -> str:
@@ -227,7 +227,7 @@ def _overview_table(place: str, rows: Sequence[Overview], several: bool) -> str:
     lines += ["clients the mean, the standard deviation and the worst tenth."]
     lines += ["Mean ± standard deviation over the seeds."] if several else []
     caption = " ".join(line for line in lines if line)
-    return _table(caption, ["", "together", "mean of the clients", "spread of the clients", "worst tenth"], cells)
+    return framed(caption, ["", "together", "mean of the clients", "spread of the clients", "worst tenth"], cells)
 
 
 def _clients_table(place: str, found: Served, several: bool) -> str:
@@ -247,7 +247,7 @@ def _clients_table(place: str, found: Served, several: bool) -> str:
     lines.append("The worst client of a column is marked.")
     caption = " ".join(line for line in lines if line)
     heads = ["client", "training samples", "test samples", *(column.head for column in found.columns)]
-    return _table(f"{caption[:1].upper()}{caption[1:]}", heads, rows) + _served_worst(found)
+    return framed(f"{caption[:1].upper()}{caption[1:]}", heads, rows) + _served_worst(found)
 
 
 def _client_cell(column: Column, client: str, worst: bool) -> str:
@@ -282,7 +282,7 @@ def configuration(comparison: Comparison) -> str:
                 for mine in settings.differing.values()
             )
             rows.append(f"<tr><th scope='row'><code>{escape(key)}</code></th>{cells}</tr>")
-        out += _table("What differs between the groups, besides the seed.", ["", *settings.differing], rows, "text")
+        out += framed("What differs between the groups, besides the seed.", ["", *settings.differing], rows, "text")
     shared = "".join(
         f"<dt><code>{escape(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
         for key, value in settings.shared.items()
@@ -352,7 +352,8 @@ def _ends(frame: pd.DataFrame, name: str, prefix: str | None = None) -> tuple[fl
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
-def _table(caption: str, heads: Sequence[str], rows: Sequence[str], kind: str = "number") -> str:
+def framed(caption: str, heads: Sequence[str], rows: Sequence[str], kind: str = "number") -> str:
+    """A table in a frame that scrolls if it is too wide. rows: in HTML."""
     head = "".join(f"<th scope='col' class='{kind}'>{escape(text)}</th>" if text else "<td></td>" for text in heads)
     return (
         f"<div class='card'><p class='caption'>{escape(caption)}</p><div class='scroll' tabindex='0' role='region' "

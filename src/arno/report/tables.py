@@ -8,10 +8,12 @@ from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..analysis import budget
 from ..analysis.clients import Served, overview, plain_label, served
 from ..analysis.comparison import Comparison
 from ..analysis.order import Order, order
 from ..analysis.statistics import student
+from ..analysis.tuning import UNTUNED, search_of, untuned
 from ..config.settings import written
 from ..core.metric import Metric
 from .numbers import COSTS, NONE, cut, largest, probability, score, spread
@@ -190,8 +192,9 @@ def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
     title += f": mean ± standard deviation over {seeds} seeds" if seeds > 1 else ": one seed"
     columns = ["final", "95 % interval", "best by val.", "area"]
     notes = ["best by val.: at the round with the best validation score. area: mean over the rounds."]
-    notes += [*_lost(comparison), *unlike(comparison), *of_global_models(comparison), *_evidence(comparison)]
-    return Sheet(title, columns, places, notes)
+    notes += [*_lost(comparison), *unlike(comparison), *of_global_models(comparison), *budget.unequal(comparison)]
+    notes += [UNTUNED] if untuned(comparison) else []
+    return Sheet(title, columns, places, [*notes, *_evidence(comparison)])
 
 
 def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
@@ -275,13 +278,18 @@ def _lost(comparison: Comparison) -> list[str]:
 
 
 def unlike(comparison: Comparison) -> list[str]:
-    """Settings in which a method differs from the first one: their effect is not an effect of the method."""
-    differing, lines = comparison.settings.differing, dict[str, None]()
+    """Settings in which a method differs from the first one: their effect is not an effect of the method.
+
+    Searched settings are not named: the search of each method chose them.
+    """
+    differing, lines, search = comparison.settings.differing, dict[str, None](), search_of(comparison)
+    searched = {key for group in search.groups for key in group.space} if search else set[str]()
     for place in comparison.places:
         there = [g for g in comparison.members if g.setting == place and g.label in differing]
         for reference, group in ((there[0], group) for group in there[1:]):
             mine, first = differing[group.label], differing[reference.label]
             keys = [k for k in mine if not k.startswith(("method.", "engine.")) and mine[k] != first.get(k)]
+            keys = [k for k in keys if k not in searched]
             words = [f"{k.removesuffix('.kind')}={written(mine[k])}" for k in keys]
             if listed := ", ".join(word for word in words if word not in group.label):
                 lines[f"Unlike {reference.name}, {group.name} runs with {listed}."] = None

@@ -1,0 +1,310 @@
+"""The searches of all methods of a comparison, side by side.
+
+For every method, Optuna proposes settings in batches. All trials of a batch train to a quarter of the rounds, the
+better half of them to a half, the better half of those to the end. So every method spends the same number of trials and
+of rounds. All trials have the same seeds, so they have the same clients and the same cohorts. Scores are those on
+validation data; test data are not even loaded into the problem (`eval.test=false`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..analysis import comparison
+from ..analysis.comparison import failure
+from ..analysis.tuning import COSTS, RECORD, recorded, unreadable
+from ..config import settings as configs
+from ..config.lists import values
+from ..core.metric import Metric
+from ..errors import ArnoError
+from ..records import checksummed
+from ..records.disk import write
+from ..runs.result import RunResult
+from .cells import Config, Workers, run_cells
+from .compare import check_jobs, composed, is_done, resolve
+from .display import display
+from .grid import Cell
+from .ranges import Range
+from .search import BATCH, Search, Trial, repair_storage, rungs
+from .spaces import method_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..core.contracts import Problem
+
+#: The seeds of the search, unless they are given.
+SEARCH_SEEDS = "1000"
+#: Optuna's storage in the folder of the search.
+STORAGE = "optuna.journal"
+#: What every trial has besides its settings and its seed.
+ALWAYS = ("eval.test=false", "eval.clients=false", "eval.finetune=0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search does: trials per method, their seeds, whether bad ones are stopped, runs at a time.
+
+    retry: whether failed runs of the comparison are run again.
+    """
+
+    trials: int = 20
+    seeds: str = SEARCH_SEEDS
+    prune: bool = True
+    jobs: int | None = None
+    retry: bool = False
+
+    def check(self, final: Sequence[str]) -> None:
+        """Refuse a search without trials, and seeds that the comparison uses too."""
+        check_jobs(self.jobs)
+        if self.trials < 2:
+            raise ArnoError(f"--trials {self.trials}", "a search needs at least two", "try --trials 20")
+        numbers = {seed: configs.parse(f"seed={seed}")[1] for seed in (*values(self.seeds), *final)}
+        odd = [seed for seed, number in numbers.items() if not isinstance(number, int) or isinstance(number, bool)]
+        if odd:
+            raise ArnoError(f"seed {odd[0]!r}", "seeds are whole numbers", "write 1000, 1000,1001 or 1000..1002")
+        both = sorted({numbers[seed] for seed in values(self.seeds)} & {numbers[seed] for seed in final})
+        if both:
+            rule = f"the comparison uses seed {', '.join(map(str, both))} too, and settings are chosen on other seeds"
+            raise ArnoError(f"--search-seeds {self.seeds}", rule, f"try --search-seeds {SEARCH_SEEDS}")
+
+
+class Searching:
+    """The searches of all groups: their trials share the workers."""
+
+    def __init__(
+        self,
+        groups: Sequence[Cell],
+        spaces: Sequence[Mapping[str, Range]],
+        out: Path,
+        plan: Plan,
+        workers: Workers,
+        console: Console | None,
+    ) -> None:
+        self.groups, self.out, self.plan, self.workers, self.console = groups, out, plan, workers, console
+        self.seeds = list(values(plan.seeds))
+        self.base = list(resolve(groups))
+        self.metric = objective(groups, self.base)
+        self.steps = [rungs(c["rounds"], c["eval"]["every"]) if plan.prune else [c["rounds"]] for c in self.base]
+        recorded = self._recorded(spaces)
+        self.searches = [
+            Search(label(cell), space, self.metric.sign, known)
+            for cell, space, known in zip(groups, spaces, recorded, strict=True)
+        ]
+        self._costs: dict[tuple[int, int], dict[str, float]] = {}
+
+    def __iter__(self) -> Iterator[tuple[Cell, Search]]:
+        return zip(self.groups, self.searches, strict=True)
+
+    def run(self, words: Sequence[str]) -> None:
+        """All batches of trials. What an earlier call did is read, not run again."""
+        began = perf_counter()
+        repair_storage(self.out / STORAGE)
+        for first in range(0, self.plan.trials, BATCH):
+            count = min(BATCH, self.plan.trials - first)
+            asked = [search.ask(count) for search in self.searches]
+            self._write(words)
+            self._batch(asked, f"trials {first + 1} to {first + count} of {self.plan.trials}")
+            for g, (search, trials) in enumerate(zip(self.searches, asked, strict=True)):
+                search.tell(trials)
+                search.store(self.out / STORAGE)
+                self._costs |= {(g, trial.number): self._cost(g, trial) for trial in trials}
+            _refuse_broken(self.searches, asked)
+        self._write(words, seconds=perf_counter() - began)
+
+    def _batch(self, asked: Sequence[Sequence[Trial]], title: str) -> None:
+        """Train the trials of a batch, the better half of each group longer."""
+        alive = [list(trials) for trials in asked]
+        for i in range(max(map(len, self.steps))):
+            runs = [
+                (g, trial, self.steps[g][i])
+                for g, trials in enumerate(alive)
+                for trial in trials
+                if i < len(self.steps[g]) and not trial.lost
+            ]
+            self._train([self._config(g, trial, seed, t) for g, trial, t in runs for seed in self.seeds], title)
+            for g, trial, t in runs:
+                self._read(g, trial, t)
+            for g, search in enumerate(self.searches):
+                if i < len(self.steps[g]) - 1:
+                    kept = search.better_half(alive[g], self.steps[g][i])
+                    for trial in alive[g]:
+                        trial.pruned = not trial.lost and trial not in kept
+                    alive[g] = kept
+
+    def _train(self, configs: Sequence[Config], title: str) -> None:
+        """Run what is not there yet. A run that fails is tried once more: its worker may have been killed."""
+        todo = [config for config in configs if not reached(config, retry=True)]
+        for last in (False, True):
+            names = [f"{title}: {Path(config['out']).parent.name}/{Path(config['out']).name}" for config in todo]
+            with display(names, len(names), self.console) as shown:
+                if todo and not run_cells(todo, self.workers, self.plan.jobs, shown):
+                    raise KeyboardInterrupt
+            if not last:
+                todo = [config for config in todo if not reached(config, retry=True)]
+
+    def _config(self, g: int, trial: Trial, seed: str, t: int) -> Config:
+        """The configuration of a trial with one seed."""
+        words = [f"{key}={value}" for key, value in trial.settings.items()]
+        config = composed(self.groups[g], [*words, f"seed={seed}", *ALWAYS])
+        return config | {"out": str(self._folder(g, trial, seed)), "until": t}
+
+    def _folder(self, g: int, trial: Trial, seed: str) -> Path:
+        several = f"-seed={seed}" if len(self.seeds) > 1 else ""
+        return self.out / "search" / self.groups[g].folder / f"{trial.number:03d}{several}"
+
+    def _read(self, g: int, trial: Trial, t: int) -> None:
+        """The mean score of a trial after round `t`."""
+        found = []
+        for seed in self.seeds:
+            folder = self._folder(g, trial, seed)
+            lost = failure(folder)
+            if lost is not None:
+                trial.lost, trial.diverged = lost.reason, lost.diverged
+                return
+            rows = [row for row in RunResult(folder).rows if row["round"] <= t and self.metric.name in row]
+            found.append(float(rows[-1].get(personal(self.metric), rows[-1][self.metric.name])))
+        trial.scores[t] = sum(found) / len(found)
+        if not isfinite(trial.scores[t]):
+            trial.lost, trial.diverged = f"its {self.metric.label} is not finite after round {t}", True
+
+    def _recorded(self, spaces: Sequence[Mapping[str, Range]]) -> list[list[dict[str, Any]]]:
+        """The values of the trials that an earlier call asked for; refuses a search of another kind."""
+        try:
+            if not os.path.lexists(self.out / RECORD):
+                return [[] for _ in self.groups]
+            earlier = recorded(self.out)
+            now = self._about(spaces)
+            odd = [key for key, value in now.items() if earlier[key] != value]
+            known = [[trial["values"] for trial in group["trials"]] for group in earlier["groups"]]
+        except (KeyError, TypeError) as error:
+            raise unreadable(self.out, f"{error!r}") from error
+        if odd:
+            rule = f"it holds a search with other {', '.join(odd)}"
+            raise ArnoError(f"out = {self.out}", rule, "choose another out=")
+        return known
+
+    def _about(self, spaces: Sequence[Mapping[str, Range]]) -> dict[str, Any]:
+        """What makes two searches the same."""
+        return {
+            "methods": [label(cell) for cell in self.groups],
+            "ranges": [{key: str(several) for key, several in space.items()} for space in spaces],
+            "metric": self.metric.to_json(),
+            "rounds": [config["rounds"] for config in self.base],
+            "seeds": self.plan.seeds,
+            "pruning": self.plan.prune,
+        }
+
+    def _write(self, words: Sequence[str], seconds: float | None = None) -> None:
+        """The record of the search so far."""
+        groups = []
+        for g, (cell, search) in enumerate(self):
+            nothing = dict.fromkeys(COSTS, 0.0)
+            trials = [asdict(trial) | self._costs.get((g, trial.number), nothing) for trial in search.trials]
+            best = search.best if seconds is not None and search.space else None
+            border = {k: end for k, v in best.settings.items() if (end := search.space[k].border(v))} if best else {}
+            groups.append(
+                {"label": label(cell), "name": cell.name, "setting": cell.setting, "trials": trials}
+                | ({"best": best.number, "border": border} if best else {})
+            )
+        record = self._about([search.space for search in self.searches])
+        record |= {"trials": self.plan.trials, "words": list(words), "seconds": seconds, "groups": groups}
+        write(self.out / RECORD, checksummed.text(record).encode())
+
+    def _cost(self, g: int, trial: Trial) -> dict[str, float]:
+        """Rounds, local steps, bytes and seconds that a trial took, over its seeds."""
+        cost = dict.fromkeys(COSTS, 0.0)
+        for seed in self.seeds:
+            folder = self._folder(g, trial, seed)
+            rows = RunResult(folder).rows if (folder / "metrics.jsonl").exists() else []
+            if rows:
+                cost["rounds"] += len(rows)
+                cost["seconds"] += sum(row["seconds"] for row in rows)
+                for name in ("local_steps", "uploaded_bytes"):
+                    cost[name] += rows[-1].get(name, 0)
+        return cost
+
+
+def label(cell: Cell) -> str:
+    """The name of a group."""
+    return f"{cell.name} {cell.setting}".strip()
+
+
+def refuse_folder(out: Path, trials: int) -> None:
+    """Refuse the folder of another comparison, and another number of trials once test data were read."""
+    if not (out / comparison.RECORD).exists():
+        return
+    if not os.path.lexists(out / RECORD):
+        raise ArnoError(f"out = {out}", "it holds a comparison without a search", "choose another out=")
+    earlier = recorded(out).get("trials")
+    if earlier != trials:
+        rule = f"the search in {out} had {earlier}, and its comparison has read test data"
+        raise ArnoError(f"--trials {trials}", rule, "choose another out=")
+
+
+def _refuse_broken(searches: Sequence[Search], asked: Sequence[Sequence[Trial]]) -> None:
+    """Stop a search if all trials of a batch failed for another reason than divergence."""
+    for search, trials in zip(searches, asked, strict=True):
+        if trials and all(trial.lost and not trial.diverged for trial in trials):
+            rule = (
+                f"all trials {trials[0].number + 1} to {trials[-1].number + 1} failed; the first one: {trials[0].lost}"
+            )
+            raise ArnoError(f"search for {search.name}", rule, "correct the settings or the ranges")
+
+
+def objective(groups: Sequence[Cell], base: Sequence[Config]) -> Metric:
+    """The score that chooses the settings: on validation data, never on test data."""
+    found: dict[str, Metric] = {}
+    for cell, config in zip(groups, base, strict=True):
+        own = configs.registry("method").info(method_of(cell)).get("family") == "personal"
+        if own and config["data"].get("client_val") is None:
+            rule = "its clients have models of their own, and their own validation samples choose its settings"
+            raise ArnoError(f"method={method_of(cell)}", rule, "add data.client_val=0.2")
+        key = json.dumps([config["problem"], config["data"], config["task"]], sort_keys=True, default=str)
+        if key not in found:
+            found[key] = chooses(config)
+    names = {metric.name for metric in found.values()}
+    if len(names) > 1:
+        rule = "the scores of the settings differ, and one search has one score"
+        raise ArnoError(", ".join(sorted(names)), rule, "tune them in two searches")
+    return next(iter(found.values()))
+
+
+def chooses(config: Config) -> Metric:
+    """The score of one problem that chooses settings."""
+    problem: Problem = configs.registry("problem").build(config["problem"], config)
+    if problem.selects is not None:
+        return problem.selects
+    free = [metric for metric in problem.metrics if not metric.split and not metric.clients]
+    if "test" in problem.splits or not free:
+        rule = "settings are chosen by validation data, and there are none"
+        raise ArnoError(f"data.val = {config['data'].get('val')}", rule, "add data.val=0.1")
+    return free[0]
+
+
+def personal(metric: Metric) -> str:
+    """The name of the same score for the models of the clients; a round records it if the method has such models."""
+    return metric.on_other("personal")
+
+
+def reached(config: Config, retry: bool) -> bool:
+    """Whether the run of a trial has trained to the round `until`; refuses a folder made with other settings.
+
+    retry: whether a run that failed is run again; a run that diverged is not.
+    """
+    until = config["until"]
+    plain = {key: value for key, value in config.items() if key != "until"}
+    if is_done(plain, retry):
+        return True
+    folder = Path(config["out"])
+    if not (folder / "manifest.json").exists():
+        return False
+    run = RunResult(folder)
+    return run.folder.manifest().get("status") == "interrupted" and len(run.rows) >= until and bool(run.folder.saved())

@@ -1,0 +1,88 @@
+"""Which settings `arno tune` searches for each group of a comparison, and in which ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ..config import settings as configs
+from ..errors import ArnoError
+from .compare import composed
+from .grid import Cell, after_method, own_key, refuse_key
+from .ranges import Range
+
+#: The range of a setting that every method has, unless a range or a value is given.
+LEARNING_RATE = ("local.lr", "log(0.001, 1)")
+
+
+def spaces(groups: Sequence[Cell], ranges: Mapping[str, Range], given: Sequence[str]) -> list[dict[str, Range]]:
+    """The ranges of every group; refuses ranges that no method has, and values that a run refuses.
+
+    ranges: as they were given, by key. given: the settings with a value.
+    """
+    methods = {method_of(cell) for cell in groups}
+    for key in ranges:
+        refuse_key(key, methods)
+    fixed = [word.partition("=")[0] for word in given]
+    found = [space_of(cell, ranges, fixed) for cell in groups]
+    if not any(found):
+        rule = "all settings are given, and nothing is searched"
+        names = ", ".join(dict.fromkeys(cell.name for cell in groups))
+        raise ArnoError(names, rule, "give a range, as local.lr='log(0.001, 1)'; or use arno compare")
+    for cell, space in zip(groups, found, strict=True):
+        check(cell, space)
+    return found
+
+
+def space_of(cell: Cell, ranges: Mapping[str, Range], fixed: Collection[str]) -> dict[str, Range]:
+    """The ranges of one group: a range for its method, else one for all methods, else one that its method declares.
+
+    A setting with a value is not searched; a range or a value for one method goes before one for all methods.
+
+    >>> cell = Cell("fedprox", "", "", "", ("method=fedprox",))
+    >>> {key: str(one) for key, one in space_of(cell, {"fedprox.mu": Range("linear", 0, 1)}, ["clients"]).items()}
+    {'local.lr': 'log(0.001, 1.0)', 'method.mu': 'linear(0, 1)'}
+    """
+    method = method_of(cell)
+    mine = {own_key(key, method): one for key, one in ranges.items() if after_method(key, {method})}
+    shared = {key: one for key, one in ranges.items() if not after_method(key, known_methods())}
+    mine_fixed = {own_key(key, method) for key in fixed if after_method(key, {method})}
+    shared_fixed = {key for key in fixed if not after_method(key, known_methods())}
+    usual = {LEARNING_RATE[0]: declared_range(*LEARNING_RATE), **declared(cell)}
+    found = {key: one for key, one in usual.items() if key not in shared_fixed}
+    found = {key: one for key, one in (found | shared).items() if key not in mine_fixed}
+    return found | mine
+
+
+def declared(cell: Cell) -> dict[str, Range]:
+    """The ranges that the method of a group declares: of its own settings, and of general ones."""
+    method, registry = method_of(cell), configs.registry("method")
+    target = next((word.partition("=")[2] for word in cell.overrides if word.startswith("method.target=")), None)
+    texts: Mapping[str, str] = registry.info(method, target).get("tune", {})
+    own = registry.settings(method, target)
+    return {f"method.{name}" if name in own else name: declared_range(name, text) for name, text in texts.items()}
+
+
+def declared_range(name: str, text: str) -> Range:
+    """A range from the sources of a method."""
+    found = Range.of(text)
+    if found is None:
+        raise ArnoError(f"tune: {name} = {text}", "it is no range", "write log(0.001, 1), linear, int or any")
+    return found
+
+
+def check(cell: Cell, space: Mapping[str, Range]) -> None:
+    """Refuse unknown settings and values of the wrong type before anything is trained."""
+    several = {key: one.examples() for key, one in space.items()}
+    for i in range(max(map(len, several.values()), default=0)):
+        composed(cell, [f"{key}={values[i % len(values)]}" for key, values in several.items()])
+
+
+def method_of(cell: Cell) -> str:
+    """The name of the method of a group."""
+    chosen = (word.partition("=")[2] for word in cell.overrides if word.startswith(("method=", "method.kind=")))
+    return next(chosen, str(configs.Config.method))
+
+
+def known_methods() -> set[str]:
+    """The names that may stand before a setting of one method."""
+    return {*configs.registry("method").names(), "custom"}
