@@ -92,6 +92,7 @@ def page(one: Entry) -> str:
     )  # fmt: skip
     facts = {"Parts": one.parts, "Sends": one.sends, "Engines": engines_of(one.name), "Tasks": tasks_of(one.name)}
     facts["Defaults"] = ", ".join(code(f"{key}={written(value)}") for key, value in one.defaults.items())
+    facts["Worth tuning"] = ", ".join(code(f"{key}={text}") for key, text in one.ranges.items())
     pieces = [
         f"# {one.name}",
         one.sentence,

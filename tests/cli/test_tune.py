@@ -270,7 +270,7 @@ def test_a_storage_that_a_killed_process_left_is_written_again(tmp_path: Path) -
 
 @pytest.mark.usefixtures("here")
 def test_a_damaged_record_changes_nothing(tmp_path: Path) -> None:
-    """The search proposes its trials again."""
+    """It is refused by name; without it, the search proposes the same trials."""
     out = tmp_path / "out"
     whole = run(out, "method=fedavg", trials=3)
     record = out / "tune.json"
@@ -279,6 +279,9 @@ def test_a_damaged_record_changes_nothing(tmp_path: Path) -> None:
     for damage in ("", "[]", '{"methods": 1}', json.dumps(text), "{"):
         (out / "compare.json").unlink()
         record.write_text(damage)
+        with pytest.raises(ArnoError, match="it is no record of a search"):
+            run(out, "method=fedavg", trials=3)
+        record.unlink()
         assert run(out, "method=fedavg", trials=3) == whole
 
 

@@ -53,4 +53,4 @@ def test_a_page_says_all_that_a_reader_needs(one, tables):
 def test_the_command_of_a_page_is_accepted(one):
     words = one.command.split()
     assert words[:2] == ["arno", "run"]
-    assert plain(compose(words[2:]))["method"]["name"] == one.name
+    assert plain(compose(words[2:]))["method"]["kind"] == one.name

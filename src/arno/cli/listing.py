@@ -61,6 +61,7 @@ def show_method(name: str) -> None:
         "engines": engines_of(name),
         "tasks": tasks_of(name),
         "defaults": ", ".join(f"{key}={written(value)}" for key, value in one.defaults.items()),
+        "tune": ", ".join(f"{key}={text}" for key, text in one.ranges.items()),
         "command": one.command,
     }
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))

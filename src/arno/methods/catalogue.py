@@ -33,7 +33,7 @@ class Entry:
     """A method as its sources describe it.
 
     sentence: what it changes. helps, hurts: when. origin: the docstring of its file, with formulas and deviations.
-    defaults: general settings for which the method has another default.
+    defaults: general settings for which the method has another default. ranges: of general settings worth searching.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Entry:
     sends: str
     settings: tuple[Setting, ...]
     defaults: Mapping[str, Any]
+    ranges: Mapping[str, str]
     origin: str
 
     @property
@@ -77,6 +78,7 @@ def entry(name: str) -> Entry:
             Setting(p.name, p.default, texts[p.name], tune.get(p.name, "")) for p in methods.settings(name).values()
         ),
         defaults=info.get("defaults", {}),
+        ranges={key: text for key, text in tune.items() if key not in methods.settings(name)},
         origin=inspect.cleandoc(inspect.getmodule(factory).__doc__ or ""),
     )
 
