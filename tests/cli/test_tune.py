@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,18 @@ from arno.grids.ranges import Range
 from arno.grids.search import BATCH, Search, repair_storage, rungs
 from arno.grids.spaces import spaces
 from arno.grids.this_process import ThisProcess
+from arno.methods import methods
 
 pytest.importorskip("optuna")
 SMALL = ["method=fedavg,fedprox", "rounds=4", "clients=4", "seed=0..1", "data.limit=200", "model=softmax"]
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Trials run in this process: the tests of this fixture are not about workers."""
     monkeypatch.setattr(tune, "workers_for", lambda words, out: (ThisProcess(), ["engine=serial", *words]))
+    yield
+    methods._factories.pop("mine", None)
 
 
 def search_for(optimum: float, trials: int, recorded: list[dict[str, object]], sign: int = 1) -> Search:

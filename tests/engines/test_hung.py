@@ -182,11 +182,14 @@ def test_the_first_signal_ends_a_run_whose_worker_hangs(engine, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    until(lambda: rounds(out) >= 3, 120)
+
+    def workers() -> list[psutil.Process]:
+        family = psutil.Process(process.pid).children(recursive=True)
+        return [p for p in family if engine == "processes" or p.name().startswith("ray::Trainer")]
+
+    until(lambda: rounds(out) >= 3 and len(workers()) >= 2, 120)
     family = psutil.Process(process.pid).children(recursive=True)
-    workers = [p for p in family if engine == "processes" or p.name().startswith("ray::Trainer")]
-    assert len(workers) >= 2
-    workers[0].suspend()
+    workers()[0].suspend()
     time.sleep(1.0)
     done = rounds(out)
     assert rounds(out) == done < 200, "it hangs"

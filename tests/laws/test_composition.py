@@ -28,7 +28,7 @@ REFUSED = {
     "client_momentum+dyn": "controls",
     "client_momentum+envelope": "its local step is defined without it",
     "client_momentum+fixed_head": "the server has no momentum for layers that stay with the clients",
-    "client_momentum+head_then_body": "the server has no momentum for layers that stay with the clients",
+    "client_momentum+head_then_body": "the steps of the head do not move the body",
     "client_momentum+keep": "the server has no momentum for layers that stay with the clients",
     "client_momentum+local_aggregation": "holds its mixture",
     "client_momentum+look_ahead": "both rescale what the momentum is made of",

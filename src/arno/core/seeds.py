@@ -43,9 +43,17 @@ def numpy_stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 @contextmanager
 def seeded(number: int) -> Iterator[None]:
-    """Torch's global stream seeded with `number`, and restored afterwards: networks draw from it (dropout)."""
+    """Torch's global streams seeded with `number`, for networks that draw from them (dropout).
+
+    The stream of the CPU is restored afterwards. Without other devices only this stream is touched: `torch.manual_seed`
+    looks for devices, which takes longer than a step of a small client.
+    """
     import torch
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
+    stream = torch.default_generator
+    state = stream.get_state()
+    try:
+        stream.manual_seed(number) if not torch.accelerator.is_available() else torch.manual_seed(number)
         yield
+    finally:
+        stream.set_state(state)

@@ -467,19 +467,3 @@ class SupervisedLearner:
         """How many samples of each class a client holds, [classes]."""
         labels = self.problem.y.index_select(0, self.problem.partition[client].to(self.problem.device))
         return torch.bincount(labels, minlength=self.problem.task.classes)
-
-
-@contextmanager
-def seeded(number: int) -> Iterator[None]:
-    """Torch's global streams seeded with `number`; that of the CPU is restored afterwards.
-
-    Without other devices only the CPU's stream is touched: `torch.manual_seed` looks for devices, which takes longer
-    than a step of a small client.
-    """
-    stream = torch.default_generator
-    state = stream.get_state()
-    try:
-        stream.manual_seed(number) if not torch.accelerator.is_available() else torch.manual_seed(number)
-        yield
-    finally:
-        stream.set_state(state)

@@ -26,7 +26,8 @@ def text(values: Mapping[str, Any]) -> str:
 def read(path: Path, folder: Path, *first: str) -> dict[str, Any]:
     """The values of a file; refuses a damaged one.
 
-    first: with which names files of release 0.1 begin, which have no checksum.
+    first: names of which a file of this kind holds at least one; files of release 0.1, which have no checksum, begin
+        with one of them.
     """
     try:
         found = content(path, folder).decode()
@@ -42,4 +43,6 @@ def read(path: Path, folder: Path, *first: str) -> dict[str, Any]:
         del loaded["crc"]
     elif next(iter(loaded), first[0]) not in first:
         raise damaged(path, "is damaged: it begins with no checksum", folder)
+    if not any(name in loaded for name in first):
+        raise damaged(path, f"is another file: it holds no {' or '.join(first)}", folder)
     return loaded
