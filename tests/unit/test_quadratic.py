@@ -207,8 +207,8 @@ def test_a_sweep_writes_table_and_picture(tmp_path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "9 simulations" in out
     assert "powd d=30" in out
-    arrays = np.load(tmp_path / "sweep" / "sweep.npz")
-    assert arrays["powd d=6 gap"].shape == (3, 100)
+    with np.load(tmp_path / "sweep" / "sweep.npz") as arrays:
+        assert arrays["powd d=6 gap"].shape == (3, 100)
     assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 5000
 
 

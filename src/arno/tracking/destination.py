@@ -31,7 +31,7 @@ class Destination(NamedTuple):
     def state(self, run: Path) -> State:
         """How far the tracker is; empty before its first connection, and if that is not known any more."""
         try:
-            return checksummed.read(self.file(run), run, "uri", "described", "run", "sent")
+            return checksummed.read(self.file(run), run, "uri", "described", "run", "sent", "error")
         except Damaged:
             return {}
 
