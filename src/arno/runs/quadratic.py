@@ -58,8 +58,8 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     grid: dict[Study, None] = {}
     for chosen in product(*choices):
         settings = dict(zip(keys, chosen, strict=True))
-        if "powd" not in settings.get("seltype", "rand"):
-            settings.pop("powd", None)  # other selections have no candidates
+        if "powd" not in settings.get("seltype", "rand") and "powd" in settings:
+            make({"powd": settings.pop("powd")})  # checked, not used: other selections have no candidates
         grid[make(settings)] = None
     return list(grid), own
 

@@ -15,8 +15,7 @@ from ..core.contracts import Learner, Problem
 from ..core.federation import Federation
 from ..core.serial import Serial
 from ..core.steps import train
-from ..core.work import SubModel
-from ..core.work import Job, Mat, Result, Work
+from ..core.work import Job, Mat, Probe, Result, SubModel, Work
 from ..engines.batched import Batched, groups
 
 #: A client is timed for at most so many steps, and clients for so many seconds.
@@ -51,6 +50,11 @@ class Few:
             yield batch
 
 
+def of_whole(probe: Probe | None) -> Probe | None:
+    """A probe of the learner behind a `Few`."""
+    return None if probe is None else lambda few, job: probe(few.learner, job)
+
+
 class Brief(Serial):
     """Trains the first block of a round, one step per client. began: when it was asked. spent: its seconds."""
 
@@ -63,7 +67,7 @@ class Brief(Serial):
         self.began = self.began or perf_counter()
         for work in islice(works, 1):
             began = perf_counter()
-            out = self.block(work, work.start.new_empty(work.start.shape))
+            out = self.block(replace(work, probe=of_whole(work.probe)), work.start.new_empty(work.start.shape))
             self.spent, self.clients = self.spent + perf_counter() - began, max(self.clients, len(work))
             yield work, out
 
@@ -127,20 +131,23 @@ def tested(fed: Federation, models: Callable[[Tensor], Mat]) -> float:
 
 
 def single_step(fed: Federation, work: Work) -> float:
-    """Seconds per step of one client, with everything that the method changes in it."""
+    """Seconds per step of one client, with everything that the method changes in it; a probe runs once per client."""
     learners: dict[Any, Few] = {}
-    spent, steps, ends = 0.0, 0.0, perf_counter() + SECONDS
+    spent, steps, probes, ends = 0.0, 0.0, 0.0, perf_counter() + SECONDS
     for turn, (job, whole) in enumerate(zip(work.jobs(), work.steps.tolist(), strict=True)):
         window = job.window if job.window is not None and job.window.extract else None
         shape = None if window is None else window.units
+        probe, job = job.probe, replace(job, probe=None)
         if shape not in learners:
             learners[shape] = Few(fed.problem.learner(window))
             train(learners[shape], job, torch.empty_like(fed.w))  # the first steps prepare the kernels
         seconds = clock(lambda job=job, few=learners[shape]: train(few, job, torch.empty_like(fed.w)))  # type: ignore[misc]
         spent, steps = spent + seconds, steps + max(1, min(STEPS, whole))
+        if probe is not None:
+            probes += clock(lambda job=job, few=learners[shape], probe=probe: probe(few.learner, job)) / max(1, whole)  # type: ignore[misc]
         if turn and perf_counter() > ends:
             break
-    return spent / steps
+    return spent / steps + probes / (turn + 1)
 
 
 def batched_step(fed: Federation, work: Work) -> float:
