@@ -117,10 +117,24 @@ def test_any_network_that_vmap_computes_is_batched():
     assert torch.allclose(one.w, many.w, atol=1e-10)
 
 
-def test_a_network_that_draws_is_not_batched(drops, frozen):
-    work = next(train(drops, Serial(drops), [], times=0)[0].plain_blocks(range(7), 0))
-    assert "vmap cannot compute the network: vmap: called random operation" in unsupported(drops, work)
-    assert unsupported(frozen, work) == ""
+def test_a_network_that_draws_is_batched_with_the_draws_of_each_client(drops, frozen):
+    (one, _), (many, _) = (train(drops, engine(drops), "scaffold", times=2) for engine in (Serial, Batched))
+    assert torch.allclose(one.w, many.w, atol=1e-10)
+    work = next(one.plain_blocks(range(7), 0))
+    assert unsupported(drops, work) == unsupported(frozen, work) == ""
+
+
+class Noisy(Plain):
+    """Draws what no rule knows."""
+
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+def test_other_draws_are_not_batched():
+    noisy = problem(Noisy)
+    work = next(train(noisy, Serial(noisy), [], times=0)[0].plain_blocks(range(7), 0))
+    assert "vmap: called random operation" in unsupported(noisy, work)
 
 
 def test_seeding_draws_what_torch_draws_and_restores_the_stream():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arno.kernels.chain import chain_of
+from arno.kernels.choose import choose
 from arno.kernels.lean import Padded, Unpadded, Wide, lean
 from arno.models.convolutional import ConvNet
 
@@ -89,7 +89,7 @@ def test_what_does_not_suit_stays():
 def test_filters_of_zeros_change_nothing(filters, padded):
     torch.manual_seed(0)
     net = ConvNet((1, 20, 20), 4, filters=filters, kernel=3, padding=0, hidden=(9,), name="x").double()
-    changed = lean(deepcopy(net), chain_of(net))
+    changed = lean(deepcopy(net), choose(net, (1, 20, 20), True).chain)
     assert [type(conv) for conv in changed.convs] == ([Padded, Unpadded] if padded else [nn.Conv2d] * 2)
     x, y, levels = torch.randn(7, 1, 20, 20, dtype=torch.float64), torch.arange(7) % 4, []
     outputs = net(x, levels)

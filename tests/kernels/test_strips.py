@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from arno.core.layout import flatten
-from arno.kernels.chain import chain_of
-from arno.kernels.choose import for_scoring, for_training
+from arno.kernels.choose import choose, for_scoring, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.strips import FEW, suits
 from arno.models.convolutional import ConvNet, lenet5, simple5layercnn
@@ -75,7 +74,7 @@ def test_other_networks_are_left_to_autograd():
             return super().forward(2 * x, levels)
 
     def fits(net, shape=(1, 28, 28)):
-        chain = chain_of(net)
+        chain = choose(net, shape, True).chain
         return chain is not None and suits(net, chain, shape)
 
     def narrow(kind=ConvNet, filters=(6, 16), padding=0):

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from arno.core.layout import flatten
-from arno.kernels.chain import chain_of
 from arno.kernels.choose import choose, for_scoring, for_training
 from arno.kernels.kernel import Autograd
-from arno.kernels.stacked import StackedDense, Vmapped, stack_for
+from arno.kernels.stacked import Batch, StackedProgram, Vmapped, stack_for
 from arno.models.convolutional import lenet5
 from arno.models.linear import MLP
 from arno.tasks.classification import Classification
@@ -201,33 +200,90 @@ def replaced() -> nn.Module:
     return net
 
 
-def others() -> Iterator[nn.Module]:
-    """Networks that only autograd computes."""
-    yield nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
-    yield nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+class Seen(nn.Module):
+    """Keeps a number of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.head(x if self.calls % 2 else 2 * x)
+
+
+class Detached(Residual):
+    """The outputs of its operations, and other gradients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.head(torch.relu(self.second(h)) + h.detach())
+
+
+class Large(Residual):
+    """Something else on large batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return self.head(torch.relu(self.second(h)) if len(x) < 5 else torch.tanh(self.second(h)))
+
+
+def programs() -> Iterator[nn.Module]:
+    """Networks that are no chains, and whose operations are known."""
     yield nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3))
     yield nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
-    yield nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False))
-    yield from (Residual(), Peeks(), Branches(), Twice(), Backwards(), Scaled(), hooked(), tied(), replaced(), frozen())
-    yield from (Merges(), Merges(0), Merges(1, 2), Merges(end_dim=1), Merges(1, end_dim=2), Merges(2))
+    yield nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3, bias=False))
+    yield nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 3), nn.LogSoftmax(1))
+    yield nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+    yield from (Residual(), Backwards(), replaced(), Large())
 
 
-def law_a_network_that_is_no_chain_is_left_to_autograd() -> None:
+def others() -> Iterator[nn.Module]:
+    """Networks that only autograd computes."""
+    yield nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    yield from (Peeks(), Branches(), Twice(), Scaled(), hooked(), tied(), frozen(), Seen(), Detached(), Merges(0))
+
+
+def law_a_program_has_the_gradient_of_autograd() -> None:
+    task = Classification(3)
+    for given in programs():
+        module = given.double()
+        wanted = "dense" if isinstance(given, Large) else "program"
+        assert choose(module, (6,), channels_last=False).name == wanted, f"{module} is not computed by {wanted}"
+        x, y = batch(task, (6,))
+        kernel, plain = for_training(deepcopy(module), (6,), task, False), Autograd(deepcopy(module), task)
+        for each in (kernel, plain):
+            each.w.copy_(flatten(module))
+        for n in (9, 4, 1):
+            kernel.g.fill_(torch.nan)
+            torch.manual_seed(7)
+            with torch.inference_mode():
+                loss = kernel.gradient(x[:n], y[:n])
+            torch.manual_seed(7)
+            same(loss, plain.gradient(x[:n], y[:n]), 1e-12)
+            same(kernel.g, plain.g, 1e-12)
+
+
+def law_a_network_that_is_more_than_its_operations_is_left_to_autograd() -> None:
     for module in others():
-        assert chain_of(module) is None, f"{module} is taken for a chain"
-        assert choose(module, (6,), channels_last=False).name == "autograd"
+        found = choose(module, (6,), channels_last=False)
+        assert found.name == "autograd", f"{module} is computed by {found.name}"
+        assert found.reason
     first_on_images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    assert choose(first_on_images, (2, 6), channels_last=False).name == "autograd"
+    assert choose(first_on_images, (2, 6), channels_last=False).name == "program"
     assert choose(first_on_images, (6,), channels_last=False).name == "dense"
-    mixed = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-    assert choose(mixed, (6,), channels_last=False).name == "autograd"
 
 
 def law_stacked_gradients_are_those_of_each_model() -> None:
     for task in (Classification(3), Regression(torch.zeros(3), torch.ones(3))):
-        for module in (MLP(6, (5,), 3, "tanh").double(), MLP(6, (5, 4), 3, "relu").double(), Residual().double()):
-            stack = stack_for(module, (6,), task)
-            assert type(stack) is (Vmapped if isinstance(module, Residual) else StackedDense)
+        for module in (
+            MLP(6, (5,), 3, "tanh").double(),
+            MLP(6, (5, 4), 3, "relu").double(),
+            Residual().double(),
+            Twice().double(),
+        ):
+            stack = stack_for(module, task, batch(task, (6,))[0])
+            assert type(stack) is (Vmapped if isinstance(module, Twice) else StackedProgram)
             g = torch.Generator().manual_seed(5)
             models = torch.randn(4, len(flatten(module)), generator=g, dtype=F64)
             pairs = [batch(task, (6,)) for _ in range(4)]
@@ -243,8 +299,9 @@ def law_stacked_gradients_are_those_of_each_model() -> None:
                 losses.append(loss.detach())
             w = [piece.contiguous() for piece in models.split(stack.sizes, 1)]
             found, stepped = ([torch.full_like(piece, torch.nan) for piece in w] for _ in range(2))
+            given = Batch(x, y, weight, (9,) * 4)
             with torch.no_grad():
-                same(stack.gradient(w, found, x, y, weight), torch.stack(losses), 1e-12)
+                same(stack.gradient(w, found, given), torch.stack(losses), 1e-12)
                 same(torch.cat(found, 1), wanted, 1e-12)
-                same(stack.descend(w, stepped, x, y, weight, rate), torch.stack(losses), 1e-12)
+                same(stack.descend(w, stepped, given, rate), torch.stack(losses), 1e-12)
             same(torch.cat(stepped, 1), models - rate * wanted, 1e-12)

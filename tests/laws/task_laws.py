@@ -135,10 +135,10 @@ def law_the_sign_of_a_metric_makes_more_better() -> None:
 
 
 class Halted(nn.Sequential):
-    """The same function as its layers, which fx cannot follow: autograd computes it."""
+    """The same function as its layers, with control flow that depends on data: autograd computes it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if len(x) else x
+        return super().forward(x) if x.isfinite().all() else x
 
 
 def counted(kind: type[nn.Sequential]) -> Supervised:

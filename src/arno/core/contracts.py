@@ -103,7 +103,8 @@ class Problem(ABC):
     metrics: what a round records, in order of preference; a comparison uses the first one.
     selects: the metric that chooses the best model of a run; None keeps the last model.
     splits: the parts of the data on which a round is scored; "" is the objective itself.
-    kernel, kernel_reason: how gradients are computed and why, for the manifest and for `engine=auto`.
+    kernel, kernel_reason: how gradients are computed and why, for the manifest.
+    small: whether a step of one model takes so little time that many are best computed at once, for `engine=auto`.
     tests_clients: whether clients keep samples for a test of their own.
     client_names: of the clients, in the order of their numbers; None if they have no names.
     class_names: of the classes, in the order of their numbers; empty where there are none.
@@ -121,6 +122,7 @@ class Problem(ABC):
     splits: tuple[str, ...] = ("",)
     kernel: str = ""
     kernel_reason: str = ""
+    small: bool = True
     tests_clients: bool = False
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] = ()

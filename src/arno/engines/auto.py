@@ -1,13 +1,13 @@
-"""Chooses the engine: `batched` for many small dense models, `processes` for other networks, else `serial`.
+"""Chooses the engine: `batched` for many small models, `processes` for other networks, else `serial`.
 
 The choice depends only on the problem and on the first block of a round, so the same run makes the same choice again:
 
-    a dense network of at most 500,000 parameters, at least 4 clients, nothing that `batched` refuses: batched
+    a small network (see `kernels/choose.py`), at least 4 clients, nothing that `batched` refuses: batched
     several clients of any other network: processes
     a problem without a network (quadratics): serial, because sending a row takes longer than training it
-    one client at a time (a sequential method): serial, on all cores unless the network is small and dense
+    one client at a time (a sequential method): serial, on all cores unless the network is small
 
-With one core, and on a GPU, `serial` replaces `processes`. Small dense networks are computed with one thread: two
+With one core, and on a GPU, `serial` replaces `processes`. Small networks are computed with one thread: two
 threads that wait for each other in every step are slower as soon as another process runs on the machine.
 """
 
@@ -30,8 +30,8 @@ from .batched import Batched, unsupported
 from .processes import processes
 from .timing import TIMEOUT, checked
 
-#: `batched` is chosen up to this many parameters and from this many clients on.
-DENSE, TOGETHER = 500_000, 4
+#: `batched` is chosen from this many clients on.
+TOGETHER = 4
 
 
 @engines.register("auto")
@@ -70,7 +70,7 @@ class Auto(Engine):
             return
         kind = choose(self.problem, first, self.cores)
         self._used[kind] = None
-        alone = kind == "serial" and len(first) == 1 and not small(self.problem)
+        alone = kind == "serial" and len(first) == 1 and not self.problem.small
         torch.set_num_threads(self.cores if alone else 1)
         yield from self._engine(kind).train(chain([first], works))
 
@@ -81,7 +81,7 @@ class Auto(Engine):
 
     def scorers(self) -> int:
         """Workers score networks that are not small."""
-        parallel = not small(self.problem) and self.cores > 1 and self.problem.device.type == "cpu"
+        parallel = not self.problem.small and self.cores > 1 and self.problem.device.type == "cpu"
         return self.cores if parallel else 0
 
     def tally(self, w: Vec, split: str) -> Tensor:
@@ -130,14 +130,9 @@ class Auto(Engine):
         return self._engines[kind]
 
 
-def small(problem: Problem) -> bool:
-    """Whether there is no network, or a dense one with few parameters."""
-    return not problem.kernel or (problem.kernel == "dense" and problem.layout.d <= DENSE)
-
-
 def choose(problem: Problem, work: Work, cores: int) -> str:
     """The engine for a round that begins with this block."""
-    if small(problem) and len(work) >= TOGETHER and not unsupported(problem, work):
+    if problem.kernel and problem.small and len(work) >= TOGETHER and not unsupported(problem, work):
         return "batched"
     if len(work) > 1 and cores > 1 and problem.device.type == "cpu" and problem.kernel:
         return "processes"

@@ -1,6 +1,6 @@
 """Many clients in one kernel: their models are the rows of a matrix, and all of them take their step together.
 
-Gradients of dense networks (softmax, mlp) are written out in batched matrix products; other networks go through `vmap`.
+What a network computes is recorded and written out for many models; networks with other operations go through `vmap`.
 Rows are trained in groups that fit into the cache of a core. Within a group the rows are sorted by falling number of
 steps, so that the rows that still train are always the first ones. Several groups are trained in parallel in worker
 processes. The result agrees with the serial engine to rounding and does not depend on the number of workers.
@@ -21,7 +21,7 @@ from ..core.serial import Serial
 from ..core.work import Mat, Result, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
-from ..kernels.stacked import Stack, stack_for
+from ..kernels.stacked import Batch, Stack, stack_for
 from ..models.network import narrow
 from ..problems.supervised import Supervised
 from . import engines
@@ -109,10 +109,11 @@ class Batched(Serial):
         """Train rows of one network shape, sorted by falling number of steps."""
         problem = self.problem
         assert isinstance(problem, Supervised)
-        group = Group(work, rows, self._stack(work, int(rows[0])))
+        stack = self._stack(work, int(rows[0]))
+        group = Group(work, rows, stack)
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
-        for step, (x, y, weight) in enumerate(batches(problem, work, rows)):
-            total[: len(y)] += group.step(x, y, weight, first=step == 0)
+        for step, batch in enumerate(batches(problem, work, rows, stack.draws)):
+            total[: len(batch.y)] += group.step(batch, first=step == 0)
         group.write(delta)
         loss[rows.cpu()] = (total / work.steps[rows]).to(torch.float32).cpu()
 
@@ -122,8 +123,11 @@ class Batched(Serial):
         window = work.windows[row] if work.windows is not None and work.windows[row].extract else None
         shape = None if window is None else window.units
         if shape not in self._stacks:
-            module = problem.module if window is None else narrow(problem.module, problem.layout, window)
-            self._stacks[shape] = stack_for(module, problem.shape, problem.task)
+            if window is None and not isinstance(problem.stack, str):
+                self._stacks[shape] = problem.stack
+            else:
+                module = problem.module if window is None else narrow(problem.module, problem.layout, window)
+                self._stacks[shape] = stack_for(module, problem.task, problem.some)
         return self._stacks[shape]
 
 
@@ -149,14 +153,14 @@ class Group:
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
         self.velocity = [torch.zeros_like(piece) for piece in self.w] if self.sgd.momentum else []
 
-    def step(self, x: Tensor, y: Tensor, weight: Tensor, first: bool) -> Tensor:
-        """One step of the first len(y) rows; returns their losses."""
-        live = len(y)
+    def step(self, batch: Batch, first: bool) -> Tensor:
+        """One step of the first rows, of which there are batches; returns their losses."""
+        live = len(batch.y)
         now, rate = [piece[:live] for piece in self.w], self.lr[:live]
         if self.plain:
-            return self.stack.descend(self.start if first else now, now, x, y, weight, rate)
+            return self.stack.descend(self.start if first else now, now, batch, rate)
         grads = [piece[:live] for piece in self.g]
-        losses = self.stack.gradient(now, grads, x, y, weight)
+        losses = self.stack.gradient(now, grads, batch)
         self._clip(grads)
         for i, (p, v) in enumerate(zip(now, grads, strict=True)):
             if self.sgd.weight_decay:
@@ -211,8 +215,8 @@ def unsupported(problem: Problem, work: Work) -> str:
         return "the network has buffers (BatchNorm) that change during training"
     if problem.recurrent:
         return "torch computes an LSTM one model at a time"
-    if problem.kernel != "dense" and problem.not_stacked:
-        return f"vmap cannot compute the network: {problem.not_stacked}"
+    if why := problem.not_stacked(work.clients, work.batch_size):
+        return f"many models of the network cannot be computed at once: {why}"
     if work.terms or work.criterion is not None:
         return "the method changes the loss"
     if work.rule.name != "sgd" or work.push is not None or work.phases:

@@ -11,14 +11,17 @@ from torch import Tensor
 from ..core.seeds import stream
 from ..core.work import Work
 from ..data.dataset import Ints
+from ..kernels.stacked import Batch
 from ..problems.supervised import Supervised
 
 
-def batches(problem: Supervised, work: Work, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each step, the batches of the rows that still train: samples, targets, weights.
+def batches(problem: Supervised, work: Work, rows: Tensor, draws: bool = False) -> Iterator[Batch]:
+    """For each step, the batches of the rows that still train; with a stream for each row where the network `draws`.
 
     Batches are padded to the largest one; a sample has the weight 1/size of its batch, and padding has the weight 0.
     """
+    clients = work.clients[rows.cpu()].tolist() if draws else []
+    streams = [stream(work.seed, "network", work.round, client) for client in clients]
     index, sizes = plan(problem, work, rows)
     size = sizes[..., None].to(problem.dtype)
     weight = ((torch.arange(index.shape[2]) < size) / size).to(problem.device)
@@ -27,12 +30,13 @@ def batches(problem: Supervised, work: Work, rows: Tensor) -> Iterator[tuple[Ten
     raw = problem.x.new_empty(index[0].numel(), *problem.x.shape[1:])
     tokens = raw.dtype == torch.int64
     room = raw if tokens else raw.new_empty(raw.shape, dtype=problem.dtype)
+    each = sizes.tolist()
     for step, (live, widest) in enumerate(zip((sizes > 0).sum(1).tolist(), sizes.amax(1).tolist(), strict=True)):
         now = step, slice(live), slice(widest)
         flat = index[now].flatten()
         x = torch.index_select(problem.x, 0, flat, out=raw[: len(flat)])
         x = problem.transform.normalise(x, problem.dtype, room[: len(flat)])
-        yield x.unflatten(0, (live, widest)), y[now], weight[now]
+        yield Batch(x.unflatten(0, (live, widest)), y[now], weight[now], each[step][:live], streams[:live])
 
 
 def plan(problem: Supervised, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:

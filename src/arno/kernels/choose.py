@@ -5,80 +5,111 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf, prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..errors import ArnoError
 from ..tasks.task import Task
-from .chain import MODULES, Step, chain_of
+from .chain import Step, chain_of
 from .dense import Dense, activation_of
 from .kernel import Autograd, Kernel
 from .lean import lean
+from .record import Graph
 from .strips import ConvStrips, suits
+from .written import Written, program_of
+
+#: A network is small up to so many parameters, and so many multiplications for a sample (`benchmarks/kernels.py`).
+SMALL = 500_000
+#: Networks with more parameters are not recorded: nearly all their time is in products, and recording copies them.
+LARGE = 2**25
 
 
 @dataclass(frozen=True)
 class Choice:
     """How a network is computed, before anything is made ready.
 
-    name: of the kernel. chain: its layers, where it is a chain of known ones. reason: why this kernel is taken.
+    name: of the kernel. reason: why this kernel is taken, and why not a faster one. graph: what the network computes,
+    where that could be recorded and checked. chain: its layers, where it is a chain of known ones. small: whether a
+    step takes so little time that many models are best computed at once.
     """
 
     name: str
-    chain: tuple[Step, ...] | None
     reason: str
+    graph: Graph | None = None
+    chain: tuple[Step, ...] | None = None
+    small: bool = False
 
 
-def choose(module: nn.Module, shape: Sequence[int], channels_last: bool) -> Choice:
-    """The kernel for a network on inputs of this shape.
+def choose(module: nn.Module, shape: Sequence[int], channels_last: bool, x: Tensor | None = None) -> Choice:
+    """The kernel for a network on inputs of this shape, of which `x` are a few; they are made up where none are given.
 
     dense: a chain of linear layers. strips: narrow convolutions with pooling in channels_last on a CPU, then linear
-    layers. autograd: any other network.
+    layers. program: a network of known operations. autograd: any other network.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         remedy = "give it a parameter with requires_grad=True"
         raise ArnoError(f"the network {type(module).__name__}", "it has no parameter that is trained", remedy)
-    chain = chain_of(module)
-    if chain is None:
-        return Choice("autograd", None, not_a_chain(module))
-    flat = chain[0].kind == "flatten" or len(shape) == 1
-    if flat and activation_of(chain) is not None:
-        return Choice("dense", chain, "the network is a chain of linear layers with one activation")
-    cpu = next(module.parameters()).device.type == "cpu"
-    if channels_last and cpu and suits(module, chain, shape):
-        return Choice("strips", chain, "the network is narrow convolutions with pooling, then linear layers")
-    rule = "no chain of linear layers only, and no narrow convolutions with pooling on images of this size"
-    where = rule if channels_last and cpu else "no chain of linear layers only, and not in channels_last on a CPU"
-    return Choice("autograd", chain, where)
+    like = next(module.parameters())
+    if sum(p.numel() for p in module.parameters()) > LARGE:
+        return Choice("autograd", f"the network has more than {LARGE:,} parameters")
+    if x is None:
+        x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+    graph, why = program_of(module, x)
+    if graph is None:
+        return Choice("autograd", f"the network runs as it is: {why}")
+    small = max(multiplications(graph), sum(p.numel() for p in module.parameters())) <= SMALL
+    chain = chain_of(graph, [name for name, _ in module.named_parameters()])
+    if chain is not None and activation_of(chain) is not None:
+        return Choice("dense", "the network is a chain of linear layers with one activation", graph, chain, small)
+    cpu = like.device.type == "cpu"
+    if chain is not None and channels_last and cpu and suits(module, chain, shape):
+        reason = "the network is narrow convolutions with pooling, then linear layers"
+        return Choice("strips", reason, graph, chain)
+    if channels_last:
+        reason = "convolutions in channels_last, and no narrow ones with pooling on images of this size"
+        return Choice("autograd", reason, graph, chain)
+    return Choice("program", "all operations of the network have written-out gradients", graph, chain, small)
 
 
-def not_a_chain(module: nn.Module) -> str:
-    """Why no kernel with written-out gradients computes a network that is no chain of known layers."""
-    leaves = [part for part in module.modules() if not part._modules and not isinstance(part, nn.ModuleList)]
-    odd = sorted({type(part).__name__ for part in leaves if type(part) not in MODULES})
-    if odd:
-        return f"no written-out gradients for {', '.join(odd)}"
-    return "its layers have other settings than the kernels know, or are not applied one after the other, each once"
+def multiplications(graph: Graph) -> float:
+    """Of the matrix products for one sample; without limit where there are convolutions, which are never stacked."""
+    total, samples = 0, graph.output.shape[0]
+    for step in graph.operations:
+        if step.name == "convolution":
+            return inf
+        if step.name in ("mm", "addmm", "bmm", "baddbmm"):
+            total += prod(step.shapes[0]) * step.values[-1].shape[-2]
+    return total / samples
 
 
-def for_training(module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool) -> Kernel:
+def for_training(
+    module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool, x: Tensor | None = None
+) -> Kernel:
     """A kernel with weights and gradient of its own; `module` becomes a part of it."""
-    choice = choose(module, shape, channels_last)
-    module = (lean(module, choice.chain) if channels_last else module).train()
+    choice = choose(module.train(), shape, channels_last, x)
+    module = lean(module, choice.chain) if channels_last else module
     if choice.chain is not None and choice.name == "dense":
-        return Dense(module, task, choice.chain)
+        return Dense(module, task, choice.chain, shape)
     if choice.chain is not None and choice.name == "strips":
         return ConvStrips(module, task, choice.chain, shape)
+    if choice.graph is not None and choice.name == "program":
+        return Written(module, task, choice.graph)
     return Autograd(module, task)
 
 
-def for_scoring(module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool) -> Kernel:
+def for_scoring(
+    module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool, x: Tensor | None = None
+) -> Kernel:
     """A kernel of a copy in evaluation mode, for outputs only."""
     module = deepcopy(module).eval()
-    choice = choose(module, shape, channels_last)
+    if not channels_last:
+        return Autograd(module, task, trains=False)
+    choice = choose(module, shape, channels_last, x)
     if choice.chain is not None and choice.name == "strips":
         return ConvStrips(module, task, choice.chain, shape, trains=False)
-    return Autograd(lean(module, choice.chain) if channels_last else module, task, trains=False)
+    return Autograd(lean(module, choice.chain), task, trains=False)
 
 
 def wants_channels_last(module: nn.Module, asked: bool | None) -> bool:

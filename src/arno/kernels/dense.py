@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.layout import Layout
 from ..tasks.task import Task
 from .chain import Step
-from .kernel import Kernel
+from .kernel import Recorded
 
 
 def activation_of(chain: Sequence[Step]) -> str | None:
@@ -31,13 +31,13 @@ def activation_of(chain: Sequence[Step]) -> str | None:
     return next(iter(between), "")
 
 
-class Dense(Kernel):
+class Dense(Recorded):
     """A chain of linear layers."""
 
     name = "dense"
 
-    def __init__(self, module: nn.Module, task: Task, chain: Sequence[Step]) -> None:
-        super().__init__(module, task)
+    def __init__(self, module: nn.Module, task: Task, chain: Sequence[Step], shape: Sequence[int]) -> None:
+        super().__init__(module, task, shape)
         self.layers = Layers(self.layout, chain, self.w, self.g)
 
     def arranged(self, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Dense(Kernel):
         """The last layer's."""
         return self.layers.outputs(x.flatten(1))
 
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+    def written(self, x: Tensor, y: Tensor) -> Tensor:
         """One pass forward and one back."""
         inputs: list[Tensor] = []
         loss, delta = self.task.gradient(self.layers.outputs(x, inputs), y)

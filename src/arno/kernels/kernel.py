@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from ..core.layout import Layout, bind
 from ..core.work import Vec
 from ..tasks.task import Task
+from .record import draws_put_back, record
 
 
 class Kernel(ABC):
@@ -17,11 +20,13 @@ class Kernel(ABC):
 
     module: the network itself, whose parameters are views of `w` and whose gradients are views of `g`.
     written_out: whether `gradient` needs no autograd.
+    draws: whether `gradient` may draw from torch's global stream (dropout).
     trains: without it there is no memory for a gradient, and only `outputs` may be called.
     """
 
     name: str
     written_out = True
+    draws = False
 
     def __init__(self, module: nn.Module, task: Task, trains: bool = True) -> None:
         self.module, self.task, self.layout = module, task, Layout.of(module)
@@ -49,6 +54,7 @@ class Autograd(Kernel):
 
     name = "autograd"
     written_out = False
+    draws = True
 
     def outputs(self, x: Tensor) -> Tensor:
         """The module's own."""
@@ -61,3 +67,37 @@ class Autograd(Kernel):
         loss = self.task.loss(self.module(x), y)
         loss.backward()
         return loss.detach()
+
+
+class Recorded(Autograd):
+    """A kernel for what a network was recorded to compute; batches of a size that it computes otherwise run as it does.
+
+    shape: of one sample.
+    """
+
+    written_out = True
+    draws = False
+
+    def __init__(self, module: nn.Module, task: Task, shape: Sequence[int], trains: bool = True) -> None:
+        super().__init__(module, task, trains)
+        self.shape = tuple(shape)
+        self._structures: dict[int, list[Any]] = {}
+
+    @abstractmethod
+    def written(self, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient without autograd."""
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """Written out, or by autograd."""
+        if self.usual(len(y)):
+            return self.written(x, y)
+        with torch.inference_mode(False), torch.enable_grad():
+            return super().gradient(x.reshape(-1, *self.shape).clone(), y.clone())
+
+    def usual(self, n: int) -> bool:
+        """Whether the network computes the same on n samples as on two."""
+        if n not in self._structures:
+            for size in (2, n):
+                with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
+                    self._structures[size] = record(self.module, self.w.new_zeros(size, *self.shape)).structure()
+        return self._structures[n] == self._structures[2]

@@ -53,7 +53,8 @@ def _pool_first(module: nn.Module | None) -> None:
 def _pad_filters(module: nn.Module, chain: Sequence[Step]) -> None:
     """Pad the filters of convolutions that feed another convolution."""
     convs = [module.get_submodule(step.name) for step in chain if step.kind == "conv"]
-    if not any(len(conv.weight) % 8 for conv in convs[:-1]):  # type: ignore[arg-type]
+    plain = all(type(conv) is nn.Conv2d for conv in convs)
+    if not plain or not any(len(conv.weight) % 8 for conv in convs[:-1]):  # type: ignore[arg-type]
         return
     for conv in convs:
         conv.__class__ = Padded if conv is not convs[-1] else Unpadded

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,24 @@ from torch import Tensor, nn
 from ..core.layout import Layout, flatten
 from ..core.work import Mat, Vec
 from ..tasks.task import Task
-from .chain import Step
-from .choose import choose
+from .program import Draw, Into, Noise, Program, from_stream, kind, ones
+from .record import Graph, NotRecorded, draws_put_back, record
+from .written import NEAR, close, program_of, samples
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples and targets of many models, [rows, batch, …]. Rows with fewer samples are filled up.
+
+    weight: of each sample in the loss of its row, 0 for those that fill up. sizes: the samples of each row.
+    streams: of each row, for networks that draw random numbers.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    sizes: Sequence[int]
+    streams: Sequence[torch.Generator] = ()
 
 
 class Stack(ABC):
@@ -21,88 +39,193 @@ class Stack(ABC):
 
     sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
     trained: which parameters are trained, as booleans [d]; None where all of them are.
+    draws: whether a row needs a stream of its own.
     """
 
     sizes: list[int]
     trained: Tensor | None = None
+    draws: bool = False
 
     @abstractmethod
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
         """Write ∇ of Σ_i weight_i · loss_i for each row into `g`, and return its value."""
 
     @abstractmethod
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
         """Take the step `to` ← w − rate · ∇ at once, and return the value before it."""
 
 
-def stack_for(module: nn.Module, shape: Sequence[int], task: Task) -> Stack:
-    """Batched products for chains of linear layers, `vmap` for other networks."""
-    choice = choose(module, shape, channels_last=False)
-    if choice.chain is not None and choice.name == "dense":
-        return StackedDense(module, task, choice.chain)
-    return Vmapped(module, task)
+def stack_for(module: nn.Module, task: Task, x: Tensor) -> Stack:
+    """The rules of what a network computes for all models at once, or `vmap` where it computes something else."""
+    found = stacked_program(module, task, x)
+    return Vmapped(module, task) if isinstance(found, str) else found
 
 
-class StackedDense(Stack):
-    """Chains of linear layers, written out: δ ← ∂loss/∂outputs, and down the layers ∇W = δᵀ h, δ ← (δ W) ∘ act′."""
+def stacked_program(module: nn.Module, task: Task, x: Tensor) -> StackedProgram | str:
+    """A network as a program of many models, checked on samples like `x`; or why there is none."""
+    graph, why = program_of(module, x)
+    if graph is None:
+        return why
+    try:
+        stack = StackedProgram(deepcopy(module), task, graph, x)
+        with draws_put_back():
+            stack.check()
+    except NotRecorded as error:
+        return str(error)
+    return stack
 
-    def __init__(self, module: nn.Module, task: Task, chain: Sequence[Step]) -> None:
+
+class StackedProgram(Stack):
+    """The program of a network with an axis of models."""
+
+    def __init__(self, module: nn.Module, task: Task, graph: Graph, x: Tensor) -> None:
         slots = Layout.of(module).slots
-        self.task, self.tanh = task, any(step.kind == "tanh" for step in chain)
-        self.sizes, self.shapes = [s.numel for s in slots], [s.shape for s in slots]
+        self.module, self.task, self.x = module, task, x[:1]
+        self.sizes, self.shapes = [s.numel for s in slots], {s.name: s.shape for s in slots}
+        self.structure = graph.structure()
+        self.draws = any(step.name == "bernoulli" for step in graph.operations)
+        self._graphs: dict[int, Graph] = {}
+        self._programs: dict[int, Program] = {}
 
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """One forward and one backward pass in batched products."""
-        losses, backward = self._pass(self._layers(w), x, y, weight)
-        for (matrix, bias), (back, h) in zip(reversed(self._layers(g)), backward, strict=True):
-            torch.bmm(back.mT, h, out=matrix)
-            torch.sum(back, 1, out=bias)
-        return losses
+    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+        """One pass forward and one back."""
+        return self._passes(w, IntoRows(self._views(g)), batch)
 
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
-        """The same, subtracted from the weights layer by layer: ∇W is never stored."""
-        before = self._layers(w)
-        after = before if to is w else self._layers(to)
-        losses, backward = self._pass(before, x, y, weight)
-        for old, new, (back, h) in zip(reversed(before), reversed(after), backward, strict=True):
-            back = back * rate[..., None]
-            torch.baddbmm(old[0], back.mT, h, alpha=-1, out=new[0])
-            torch.sub(old[1], back.sum(1), out=new[1])
-        return losses
+    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+        """The same, subtracted from the weights: ∇W is never stored."""
+        before = self._views(w)
+        return self._passes(w, Descent(before, before if to is w else self._views(to), rate), batch)
 
-    def _pass(
-        self, layers: list[tuple[Tensor, Tensor]], x: Tensor, y: Tensor, weight: Tensor
-    ) -> tuple[Tensor, Iterator[tuple[Tensor, Tensor]]]:
-        """The losses, and for each layer from the last down its δ and its input: ∇W = δᵀ h, ∇b = Σ δ."""
-        inputs = [x.flatten(2)]
-        for matrix, bias in layers[:-1]:
-            z = affine(inputs[-1], matrix, bias)
-            inputs.append(z.tanh_() if self.tanh else z.relu_())
-        losses, back = self.task.row_gradients(affine(inputs[-1], *layers[-1]), y, weight)
+    def _passes(self, w: list[Mat], into: Into, batch: Batch) -> Tensor:
+        program = self.program(batch.x.shape[1])
 
-        def backward() -> Iterator[tuple[Tensor, Tensor]]:
-            delta = back
-            for (matrix, _), h in zip(reversed(layers), reversed(inputs), strict=True):
-                below = None if h is inputs[0] else torch.bmm(delta, matrix).mul_(1 - h * h if self.tanh else h > 0)
-                yield delta, h  # the caller may change the layer now: the next δ is computed already
-                if below is not None:
-                    delta = below
+        outputs = program.forward(self._views(w), batch.x, self._draw(batch.sizes, batch.streams))
+        losses, delta = self.task.row_gradients(outputs, batch.y, batch.weight)
+        program.backward(delta, into)
+        return losses.double()
 
-        return losses.double(), backward()
+    def graph(self, n: int) -> Graph:
+        """What the network computes on n samples; raises `NotRecorded` if that is something else than usually."""
+        if n not in self._graphs:
+            with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
+                graph = record(self.module, samples(self.x, n))
+            if graph.structure() != self.structure:
+                raise NotRecorded(f"it computes something else on {n} samples")
+            self._graphs[n] = graph
+        return self._graphs[n]
 
-    def _layers(self, pieces: list[Mat]) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases of every row."""
-        views = [piece.unflatten(1, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
-        return list(zip(views[::2], views[1::2], strict=True))
+    def usual(self, n: int) -> bool:
+        """Whether the network computes on n samples what it usually computes."""
+        try:
+            return bool(self.graph(n))
+        except NotRecorded:
+            return False
+
+    def program(self, n: int) -> Program:
+        """Its rules for n samples."""
+        if n not in self._programs:
+            self._programs[n] = Program(self.graph(n), list(self.shapes), lead=True)
+        return self._programs[n]
+
+    def check(self) -> None:
+        """Compare two models on three and on two samples, filled up, with the programs of one model.
+
+        So samples do not depend on each other, and draws are those of a model alone.
+        """
+        one, sizes = flatten(self.module), (3, 2)
+        models = torch.stack([one, one + 0.1 * one.std() * torch.randn_like(one)])
+        x, seeds = torch.stack([samples(self.x, 3) for _ in sizes]), (11, 12)
+        streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+        with torch.no_grad():
+            views = self._views(list(models.split(self.sizes, 1)))
+            found = {name: torch.full_like(view, torch.nan) for name, view in views.items()}
+            program = self.program(3)
+            outputs = program.forward(views, x, self._draw(sizes, streams))
+            deltas = torch.randn_like(outputs)
+            for row, size in zip(deltas, sizes, strict=True):
+                row[size:] = 0
+            program.backward(deltas, IntoRows(found))
+            for k, size in enumerate(sizes):
+                alone = {name: torch.full_like(view[k], torch.nan) for name, view in views.items()}
+                torch.manual_seed(seeds[k])
+                single = Program(self.graph(size), list(self.shapes))
+                out = single.forward({name: view[k] for name, view in views.items()}, x[k, :size], from_stream)
+                if out.shape[:1] != (size,):
+                    raise NotRecorded("its outputs are not one for each sample")
+                single.backward(deltas[k, :size].contiguous(), OfOne(alone))
+                flat = [torch.cat([g.flatten() for g in of]) for of in ([v[k] for v in found.values()], alone.values())]
+                if not (close(outputs[k, :size], out, NEAR) and close(flat[0], flat[1], NEAR)):
+                    raise NotRecorded("its samples depend on each other")
+
+    def _draw(self, sizes: Sequence[int], streams: Sequence[torch.Generator]) -> Draw:
+        """Draws the noise of each row as for its model alone, from its own stream; what fills up gets zeros."""
+
+        def draw(number: int, noise: Noise, like: Tensor) -> Tensor:
+            step = noise.step
+            strides = (prod(step.shapes[0]), *step.strides)
+            drawn = torch.empty_strided((len(sizes), *step.shapes[0]), strides, **kind(like))
+            for row, size, stream in zip(drawn, sizes, streams, strict=True):
+                own = self.graph(size).operations[number]
+                if own.shapes == step.shapes:
+                    ones(row, noise.chance, stream)
+                else:
+                    alone = ones(torch.empty_strided(own.shapes[0], own.strides, **kind(like)), noise.chance, stream)
+                    row.zero_()[tuple(slice(n) for n in own.shapes[0])] = alone
+            return drawn
+
+        return draw
+
+    def _views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
+        """The parameters of every row."""
+        pairs = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.unflatten(1, shape) for (name, shape), piece in pairs}
 
 
-def affine(h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
-    """h Wᵀ + b of every row; the product is faster with the smaller factor on the left."""
-    shape, narrow = h.shape[:2], matrix.shape[1] < h.shape[1]
-    if matrix.stride(0) == 0:  # all rows are one
-        h, matrix, bias = h.flatten(0, 1)[None], matrix[:1], bias[:1]
-    z = torch.bmm(matrix, h.mT).mT + bias[:, None] if narrow else torch.baddbmm(bias[:, None], h, matrix.mT)
-    return z.view(*shape, -1)
+class IntoRows(Into):
+    """Gradients of many models, written into matrices."""
+
+    def __init__(self, views: Mapping[str, Tensor]) -> None:
+        self.views = views
+
+    def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
+        """Batched products."""
+        torch.bmm(delta.mT, x, out=self.views[weight])
+        if bias is not None:
+            torch.sum(delta, 1, out=self.views[bias])
+
+    def other(self, name: str, delta: Tensor) -> None:
+        """Copied."""
+        self.views[name].copy_(delta)
+
+
+class OfOne(IntoRows):
+    """The same of one model."""
+
+    def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
+        """Products."""
+        self.views[weight].copy_(delta.t() @ x)
+        if bias is not None:
+            self.views[bias].copy_(delta.sum(0))
+
+
+class Descent(Into):
+    """Gradients of many models, subtracted from the weights at once: the caller computed with them already."""
+
+    def __init__(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], rate: Tensor) -> None:
+        self.before, self.after, self.rate = before, after, rate
+
+    def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
+        """w − rate δᵀ x and b − rate Σ δ."""
+        delta = delta * self.rate[..., None]
+        torch.baddbmm(self.before[weight], delta.mT, x, alpha=-1, out=self.after[weight])
+        if bias is not None:
+            torch.sub(self.before[bias], delta.sum(1), out=self.after[bias])
+
+    def other(self, name: str, delta: Tensor) -> None:
+        """w − rate ∇."""
+        before = self.before[name]
+        rate = self.rate.view(-1, *(1,) * (before.ndim - 1))
+        torch.addcmul(before, delta.reshape(before.shape), rate, value=-1, out=self.after[name])
 
 
 class Vmapped(Stack):
@@ -119,18 +242,18 @@ class Vmapped(Stack):
 
         self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def gradient(self, w: list[Mat], g: list[Mat], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
         """The gradient of every row."""
         with torch.enable_grad():
-            found, losses = self._gradient(w[0], x, y, weight)
+            found, losses = self._gradient(w[0], batch.x, batch.y, batch.weight)
         g[0].copy_(found if self.trained is None else found * self.trained.to(found))
         value: Tensor = losses.detach().double()
         return value
 
-    def descend(self, w: list[Mat], to: list[Mat], x: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> Tensor:
+    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
         """The gradient, then the step."""
         g = [torch.empty_like(to[0])]
-        losses = self.gradient(w, g, x, y, weight)
+        losses = self.gradient(w, g, batch)
         torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
         return losses
 
@@ -148,8 +271,8 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
     weight = w.new_ones(2, len(x))
     try:
         with torch.no_grad():
-            g = [torch.empty_like(w)]
-            Vmapped(module, task).gradient([w], g, x.expand(2, *x.shape), y.expand(2, *y.shape), weight)
+            g, batch = [torch.empty_like(w)], Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x),) * 2)
+            Vmapped(module, task).gradient([w], g, batch)
     except Exception as error:  # whatever the code of a network raises
         return str(error).split(". ")[0].split("\n")[0] or type(error).__name__
     return ""

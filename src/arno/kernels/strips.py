@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..tasks.task import Task
 from .chain import Step
 from .dense import Layers, activation_of
-from .kernel import Kernel
+from .kernel import Recorded
 
 #: A strip is at most so many numbers wide: wider strips have more zeros, narrower ones make shorter products.
 STRIP = 64
@@ -55,7 +55,7 @@ def split(chain: Sequence[Step]) -> tuple[list[Step], list[Step]]:
     return convs, list(chain[at:])
 
 
-class ConvStrips(Kernel):
+class ConvStrips(Recorded):
     """A network that `suits`, on images in channels_last."""
 
     name = "strips"
@@ -63,7 +63,7 @@ class ConvStrips(Kernel):
     def __init__(
         self, module: nn.Module, task: Task, chain: Sequence[Step], shape: Sequence[int], trains: bool = True
     ) -> None:
-        super().__init__(module, task, trains)
+        super().__init__(module, task, shape, trains)
         convs, dense = split(chain)
         of, into = self.layout.views(self.w), self.layout.views(self.g if trains else self.w)
         self.convs: list[Strips] = []
@@ -74,9 +74,11 @@ class ConvStrips(Kernel):
 
     def outputs(self, x: Tensor) -> Tensor:
         """The last layer's; a few images at a time, which stay in the cache."""
+        if not self.usual(len(x)):
+            return super().outputs(x)
         return torch.cat([self.dense.outputs(self.embed(some).flatten(1)) for some in x.split(FEW)])
 
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+    def written(self, x: Tensor, y: Tensor) -> Tensor:
         """One pass forward and one back."""
         h = self.embed(x)
         inputs: list[Tensor] = []

@@ -25,7 +25,7 @@ from ..data.partition import Partition
 from ..errors import ArnoError
 from ..kernels.choose import choose, for_scoring, for_training, wants_channels_last
 from ..kernels.kernel import Kernel
-from ..kernels.stacked import refusal
+from ..kernels.stacked import StackedProgram, refusal, stacked_program
 from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
@@ -85,10 +85,10 @@ class Supervised(Problem):
         self.selects = self.task.metrics[0].on("val") if "val" in self.held_out else None
         if self.device.type == "cpu":
             refuse_network(build, dtype.itemsize, self.x.nbytes + self.y.nbytes)
-        self.module = self._make(0)
+        self.module = self._make(0).train()
         self.channels_last = wants_channels_last(self.module, channels_last)
-        choice = choose(self.module, self.shape, self.channels_last)
-        self.kernel, self.kernel_reason = choice.name, choice.reason
+        choice = choose(self.module, self.shape, self.channels_last, self.some)
+        self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
         self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
 
     @property
@@ -100,9 +100,29 @@ class Supervised(Problem):
         return (*test, *own, *([self.selects] if self.selects and self.selects not in test else []), TRAIN_LOSS)
 
     @cached_property
-    def not_stacked(self) -> str:
-        """Why the gradients of many models of this network cannot be computed at once; empty if they can."""
-        return refusal(self.module, self.task, self.transform.normalise(self.x[:2], self.dtype), self.y[:2])
+    def stack(self) -> StackedProgram | str:
+        """What computes the gradients of many models at once; or why nothing but `vmap` can."""
+        return stacked_program(self.module, self.task, self.some)
+
+    @cached_property
+    def not_vmapped(self) -> str:
+        """Why `vmap` cannot compute the gradients of many models at once; empty if it can."""
+        return refusal(self.module, self.task, self.some, self.y[:2])
+
+    def not_stacked(self, clients: Tensor, batch_size: Tensor) -> str:
+        """Why many models cannot be computed at once on the batches of these clients; empty if they can."""
+        if isinstance(self.stack, str):
+            return self.not_vmapped and f"{self.stack}; vmap: {self.not_vmapped}"
+        samples = self.clients.sizes[clients.cpu()]
+        batch = batch_size.cpu().to(samples)
+        sizes = torch.cat([torch.minimum(samples, batch), samples % batch]).unique().tolist()
+        odd = [n for n in sizes if n and not self.stack.usual(n)]
+        return f"it computes something else on batches of {odd[0]} samples" if odd else ""
+
+    @property
+    def some(self) -> Tensor:
+        """A few inputs of the network, to look at what it computes."""
+        return self.transform.normalise(self.x[:2], self.dtype)
 
     @cached_property
     def recurrent(self) -> bool:
@@ -131,7 +151,7 @@ class Supervised(Problem):
     def learner(self, window: SubModel | None = None) -> SupervisedLearner:
         """The network with flat buffers, or the smaller network of a window."""
         module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
-        return SupervisedLearner(self, for_training(module, self.shape, self.task, self.channels_last))
+        return SupervisedLearner(self, for_training(module, self.shape, self.task, self.channels_last, self.some))
 
     @cached_property
     def eval_batch(self) -> int:
@@ -226,7 +246,7 @@ class Supervised(Problem):
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: without what is cached and what only the server needs."""
-        behind = ("build", "_scorer")
+        behind = ("build", "_scorer", "stack")
         return {name: value for name, value in vars(self).items() if name not in behind}
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
@@ -298,7 +318,8 @@ class Supervised(Problem):
 
     @cached_property
     def _scorer(self) -> Kernel:
-        return for_scoring(self.module, self.shape, self.task, self.channels_last)
+        with torch.inference_mode(False):
+            return for_scoring(self.module, self.shape, self.task, self.channels_last, self.some)
 
     def _targets(self, y: Tensor) -> Tensor:
         """Targets on the device; numbers have a column per output."""
@@ -415,7 +436,7 @@ class SupervisedLearner:
 
     def _own_draws(self, job: Job) -> AbstractContextManager[None]:
         """A network may draw random numbers (dropout): its draws must not depend on the order of clients."""
-        if self.kernel.written_out:
+        if not self.kernel.draws:
             return nullcontext()
         return seeded(key(job.seed, "network", job.round, job.client))
 

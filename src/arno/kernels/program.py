@@ -1,0 +1,242 @@
+"""A recorded network as a list of rules: one pass forward and one back, without autograd, for one model or for many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .record import Graph, NotRecorded, Operation, Ref
+from .rules import IN_PLACE, RULES, Arithmetic, Convolution, Point, Product, Rule
+
+#: The noise of an operation, whose number, rule and a tensor of the right type and device are given.
+Draw = Callable[[int, "Noise", Tensor], Tensor]
+
+
+class Into(ABC):
+    """Where the gradients of parameters go."""
+
+    @abstractmethod
+    def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
+        """∇W = δᵀ x and ∇b = Σ δ."""
+
+    @abstractmethod
+    def other(self, name: str, delta: Tensor) -> None:
+        """∇ of any other parameter."""
+
+
+class Linear(Rule):
+    """x Wᵀ + b."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Of one model, or of many."""
+        self.saved = (x, weight)
+        if self.lead:
+            return affine(x, weight, bias)
+        return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+
+    def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
+        """Of the input; `Program` hands the rest to `Into`."""
+        return (delta @ self.saved[1] if self.needs[0] else None,)
+
+
+class Noise(Rule):
+    """Ones and zeros, drawn from the stream of each client."""
+
+    def prepare(self) -> None:
+        """The chance of a one."""
+        self.chance = self.argument(1, "p", 0.5)
+        if not isinstance(self.chance, float):
+            raise NotRecorded("random numbers whose distribution depends on the samples")
+
+    def forward(self, blank: Tensor) -> Tensor:
+        """`Program` draws it."""
+        return blank
+
+    def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
+        """Noise has no gradient."""
+        return (None,)
+
+
+class Blank(Noise):
+    """Memory for noise."""
+
+    def prepare(self) -> None:
+        """Nothing is read."""
+
+
+KNOWN = RULES | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
+
+
+@dataclass
+class Step:
+    """A rule, the slots of its tensors and of its outputs, and whether a gradient goes through it."""
+
+    rule: Rule
+    number: int
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    names: tuple[str | None, ...]  # of those of its tensors that are parameters
+
+
+class Program:
+    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once."""
+
+    def __init__(self, graph: Graph, parameters: Sequence[str], lead: bool = False) -> None:
+        self.slots: dict[Ref | str, int] = {}
+        self.parameters, self.lead, self.steps = list(parameters), lead, list[Step]()
+        operations = with_linear(graph.operations, set(parameters))
+        self._check(operations)
+        led: dict[Ref | str, bool] = {"input": True, **dict.fromkeys(parameters, True)}
+        trained = set[Ref | str](parameters)
+        uses = Counter(value.of for step in operations for value in step.values)
+        for number, step in enumerate(operations):
+            if step.name in ("nothing", "t") and not step.values:
+                continue
+            if step.name not in KNOWN:
+                raise NotRecorded(f"no written-out gradient for {step.name}")
+            of = [value.of for value in step.values]
+            needs = [ref in trained for ref in of]
+            rule = KNOWN[step.name](step, lead, [led.get(ref, False) for ref in of], needs)
+            outs = [(number, k) for k in range(len(step.shapes))]
+            led |= dict.fromkeys(outs, True)
+            if any(needs) and step.name not in ("bernoulli", "empty_like", "new_empty"):
+                trained.add(outs[0])
+                trained |= set(outs) if rule.outputs == len(outs) and step.name in SEVERAL else set()
+            if isinstance(rule, Point) and uses[of[0]] == 1 and step.name in IN_PLACE:
+                self._reuse(rule, of[0])
+            names = tuple(ref if isinstance(ref, str) and ref in set(parameters) else None for ref in of)
+            self.steps.append(Step(rule, number, tuple(map(self._slot, of)), tuple(map(self._slot, outs)), names))
+        self.output, self.input = self._slot(graph.output.of), self._slot("input")
+        self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
+        self.places = [(name, self._slot(name)) for name in parameters]
+        self.back = [step for step in reversed(self.steps) if any(step.rule.needs)]
+        if graph.output.of not in trained:
+            raise NotRecorded("its output does not depend on its parameters")
+
+    def forward(self, weights: Mapping[str, Tensor], x: Tensor, draw: Draw) -> Tensor:
+        """The outputs of the network."""
+        values: list[Any] = [None] * len(self.slots)
+        values[self.input] = x
+        for name, slot in self.places:
+            values[slot] = weights[name]
+        for slot, constant in self.constants.items():
+            values[slot] = constant
+        for step in self.steps:
+            rule = step.rule
+            found = rule.forward(*[values[slot] for slot in step.ins])
+            if isinstance(found, Tensor):
+                values[step.outs[0]] = draw(step.number, rule, found) if type(rule) is Noise else found
+            else:
+                for slot, each in zip(step.outs, found, strict=True):
+                    values[slot] = each
+        out: Tensor = values[self.output]
+        return out
+
+    def backward(self, delta: Tensor, into: Into) -> None:
+        """Hand the gradients of all parameters to `into`, of that with respect to the outputs."""
+        deltas: list[Tensor | None] = [None] * len(self.slots)
+        deltas[self.output] = delta
+        for step in self.back:
+            rule = step.rule
+            above = [deltas[slot] for slot in step.outs]
+            for slot in step.outs:
+                deltas[slot] = None
+            below = rule.backward(*above)
+            if isinstance(rule, Linear):
+                weight, *bias = [name for name in step.names if name is not None]
+                assert above[0] is not None
+                into.linear(weight, bias[0] if bias else None, above[0], rule.saved[0])
+            for slot, name, need, found in zip(step.ins, step.names, rule.needs, below, strict=False):
+                if found is None or not need:
+                    continue
+                if name is not None:
+                    into.other(name, found)
+                else:
+                    there = deltas[slot]
+                    deltas[slot] = found if there is None else there + found
+            rule.saved = ()
+
+    def _slot(self, ref: Ref | str) -> int:
+        return self.slots.setdefault(ref, len(self.slots))
+
+    def _check(self, operations: Sequence[Operation]) -> None:
+        """Every parameter is used once: shared weights are left to autograd."""
+        uses = Counter(value.of for step in operations for value in step.values)
+        for name in self.parameters:
+            if uses[name] != 1:
+                raise NotRecorded(f"the parameter {name} is used {uses[name]} times")
+
+    def _reuse(self, rule: Point, of: Ref | str) -> None:
+        """An activation overwrites its input where that is new memory that nothing else reads."""
+        maker = next((step.rule for step in self.steps if self.slots.get(of) in step.outs), None)
+        if isinstance(maker, Linear | Convolution | Product) or (isinstance(maker, Arithmetic) and maker.both):
+            rule.overwrite()
+
+
+#: Operations all of whose outputs have gradients.
+SEVERAL = ("unbind", "split", "split_with_sizes")
+
+
+def with_linear(operations: Sequence[Operation], parameters: set[str]) -> list[Operation]:
+    """The same operations, with `linear` for each product with a transposed parameter."""
+    done = list(operations)
+    for i, step in enumerate(operations):
+        if step.name not in ("mm", "addmm"):
+            continue
+        *bias, x, matrix = step.args
+        turned = operations[matrix.of[0]] if isinstance(matrix.of, tuple) else None
+        if turned is None or turned.name != "t" or turned.args[0].of not in parameters:
+            continue
+        if step.kwargs or any(b.of not in parameters or len(b.shape) != 1 for b in bias):
+            continue
+        if sum(value.of == matrix.of for other in operations for value in other.values) == 1:
+            done[i] = Operation("linear", (x, turned.args[0], *bias), {}, step.shapes)
+            done[matrix.of[0]] = replace(turned, args=())
+    return done
+
+
+def affine(h: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """h Wᵀ + b of every row; the product is faster with the smaller factor on the left."""
+    shape, narrow = h.shape[:2], matrix.shape[1] < h.shape[1]
+    if matrix.stride(0) == 0:  # all rows are one
+        h, matrix, bias = h.reshape(1, -1, h.shape[2]), matrix[:1], None if bias is None else bias[:1]
+    if bias is None:
+        z = torch.bmm(matrix, h.mT).mT if narrow else torch.bmm(h, matrix.mT)
+    else:
+        z = torch.bmm(matrix, h.mT).mT + bias[:, None] if narrow else torch.baddbmm(bias[:, None], h, matrix.mT)
+    return z.view(*shape, -1)
+
+
+def from_stream(number: int, noise: Noise, like: Tensor) -> Tensor:
+    """Noise of one model, from torch's global stream."""
+    step = noise.step
+    return ones(torch.empty_strided(step.shapes[0], step.strides, **kind(like)), noise.chance)
+
+
+def kind(like: Tensor) -> dict[str, Any]:
+    """The type and the device of a tensor."""
+    return {"dtype": like.dtype, "device": like.device}
+
+
+def ones(noise: Tensor, chance: float, stream: torch.Generator | None = None) -> Tensor:
+    """Fill a tensor with the ones and zeros that `bernoulli_` draws; in less time, where its draws are known."""
+    if noise.device.type != "cpu" or not bernoulli_is_uniform():
+        return noise.bernoulli_(chance, generator=stream)
+    return torch.lt(torch.empty_like(noise, dtype=torch.float64).uniform_(generator=stream), chance, out=noise)
+
+
+@cache
+def bernoulli_is_uniform() -> bool:
+    """Whether torch draws a one where a uniform number is below the chance; a build may have a generator of its own."""
+    stream, like = torch.Generator(), torch.empty(64, 9)
+    drawn = like.bernoulli_(0.3, generator=stream.manual_seed(1)).clone()
+    with torch.inference_mode(False):
+        uniform = torch.empty(64, 9, dtype=torch.float64).uniform_(generator=stream.manual_seed(1))
+    return torch.equal(drawn, (uniform < 0.3).to(drawn))

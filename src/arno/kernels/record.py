@@ -1,0 +1,202 @@
+"""What a network computes: the operations of torch that one forward pass runs, whoever wrote the network.
+
+The recording is below autograd and below Python, so `nn.ReLU()`, `F.relu(x)` and `x.relu_()` are the same operation,
+and a layer that someone wrote is the operations that it runs. An operation that changes a tensor in place is recorded
+as one that returns a new tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: An output of an operation: the number of the operation, and which of its outputs.
+Ref = tuple[int, int]
+
+
+class NotRecorded(Exception):
+    """Why the forward pass of a network is no fixed list of operations."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An argument that is a tensor: an output of an earlier operation, or a tensor of the graph by its name.
+
+    Names: "input", the names of parameters, "constant 0", ….
+    """
+
+    of: Ref | str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call: `name` as torch's operator registry has it, without the overload; `args` hold a `Value` per tensor.
+
+    shapes: of the outputs. strides: of the first output.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The arguments that are tensors, also those in lists."""
+        return tuple(_values((*self.args, *self.kwargs.values())))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The operations of a forward pass on some samples, and which output is the network's.
+
+    constants: tensors that are neither the input nor parameters, by name.
+    """
+
+    operations: tuple[Operation, ...]
+    output: Value
+    constants: dict[str, Tensor]
+
+    def structure(self) -> list[Any]:
+        """The operations and where their arguments come from, without what may depend on the number of samples."""
+        return [(step.name, [value.of for value in step.values]) for step in self.operations]
+
+
+def record(module: nn.Module, x: Tensor) -> Graph:
+    """Run a network on samples and record it; raises `NotRecorded` if the recording does not say all that happens."""
+    recorder = Recorder(module, x)
+    with recorder:
+        out = module(x)
+    if not isinstance(out, Tensor):
+        raise NotRecorded("it returns something else than one tensor")
+    output = recorder.value(out)
+    return Graph(tuple(_live(recorder.operations, output)), output, recorder.constants)
+
+
+class Recorder(TorchDispatchMode):
+    """Records every operation that runs while it is active."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: otherwise torch imports its compiler, which takes a second."""
+        return False
+
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.constants: dict[str, Tensor] = {}
+        self._kept: list[Tensor] = [x]  # their ids must not be used again
+        self._known: dict[int, Ref | str] = {id(x): "input"}
+        self._known |= {id(p): name for name, p in module.named_parameters()}
+        self._given = {storage(t) for t in (x, *module.parameters(), *module.buffers())}
+        self._stale: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and record it."""
+        kwargs, name = kwargs or {}, func.overloadpacket.__name__
+        given, named = _described(args, self.value), _described(kwargs, self.value)
+        changed = self._changed(func, name, args)
+        out = func(*args, **kwargs)
+        outs = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
+        if not outs or not all(isinstance(each, Tensor) for each in outs):
+            raise NotRecorded(f"its computation depends on values of tensors ({name})")
+        if changed is not None:
+            self._stale |= {id(t) for t in self._kept if storage(t) == storage(changed) and t is not changed}
+            name = name.removesuffix("_")
+        self._kept += outs
+        step = Operation(name, given, named, tuple(tuple(each.shape) for each in outs), outs[0].stride())
+        if torch.Tag.nondeterministic_seeded not in func.tags and all(v.of in self.constants for v in step.values):
+            self._constants(outs)
+            return out
+        for k, each in enumerate(outs):
+            self._known[id(each)] = (len(self.operations), k)
+        self.operations.append(step)
+        return out
+
+    def _constants(self, tensors: Sequence[Tensor]) -> None:
+        """What is computed of constants alone is constant, too."""
+        for tensor in tensors:
+            name = f"constant {len(self.constants)}"
+            self._known[id(tensor)], self.constants[name] = name, tensor
+
+    def value(self, tensor: Tensor) -> Value:
+        """Where a tensor comes from; one that nothing recorded made is a constant."""
+        if id(tensor) in self._stale:
+            raise NotRecorded("it uses a tensor whose memory was changed in place")
+        if id(tensor) not in self._known:
+            if tensor.is_floating_point() and tensor.requires_grad:
+                raise NotRecorded("it uses a tensor with a gradient that is no parameter")
+            self._constants([tensor])
+            self._kept.append(tensor)
+            self._given.add(storage(tensor))
+        return Value(self._known[id(tensor)], tuple(tensor.shape))
+
+    def _changed(self, func: Any, name: str, args: Sequence[Any]) -> Tensor | None:
+        """The tensor that an operation changes in place; the first argument, or the recording ends."""
+        if not func._schema.is_mutable:
+            return None
+        written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info and a.alias_info.is_write]
+        if written != [0] or not name.endswith("_") or storage(args[0]) in self._given:
+            raise NotRecorded(f"it changes its input, its parameters or its state ({name})")
+        first: Tensor = args[0]
+        return first
+
+
+def storage(tensor: Tensor) -> int:
+    """The memory of a tensor, which its views share."""
+    at: int = tensor.untyped_storage()._cdata
+    return at
+
+
+def _described(given: Any, value: Callable[[Tensor], Value]) -> Any:
+    """Arguments with a `Value` in place of each tensor."""
+    if isinstance(given, Tensor):
+        return value(given)
+    if isinstance(given, list | tuple):
+        return type(given)(_described(each, value) for each in given)
+    return {k: _described(v, value) for k, v in given.items()} if isinstance(given, dict) else given
+
+
+def _values(given: Any) -> Iterator[Value]:
+    if isinstance(given, Value):
+        yield given
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _values(each)
+
+
+def _live(operations: Sequence[Operation], output: Value) -> Iterator[Operation]:
+    """Operations that the output does not need are replaced by ones that compute nothing; numbers stay the same."""
+    needed, queue = set[int](), [output.of]
+    while queue:
+        at = queue.pop()
+        if isinstance(at, tuple) and at[0] not in needed:
+            needed.add(at[0])
+            queue += [value.of for value in operations[at[0]].values]
+    for i, step in enumerate(operations):
+        if i in needed:
+            yield step
+        elif step.name in ("bernoulli", "rand", "randn", "rand_like", "randn_like"):
+            raise NotRecorded("it draws random numbers that it does not use")
+        else:
+            yield Operation("nothing", (), {}, step.shapes)
+
+
+@contextmanager
+def draws_put_back() -> Iterator[None]:
+    """Torch's global stream goes on afterwards where it was."""
+    stream = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(stream)

@@ -1,0 +1,177 @@
+"""A network whose recorded program is its own: found, compared with autograd, and then used in its place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pickle import dumps
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..tasks.task import Task
+from .kernel import Autograd
+from .program import Into, Program, from_stream
+from .record import Graph, NotRecorded, draws_put_back, record
+
+#: Numbers of samples on which a program is compared with the network.
+SIZES = (3, 2)
+#: By how much outputs and gradients may differ, relative to the largest number among them.
+SAME = {torch.float64: 1e-10, torch.float32: 1e-5}
+#: The same for many models, whose sums are added up in another order.
+NEAR = {torch.float64: 1e-8, torch.float32: 1e-4}
+
+
+class Written(Autograd):
+    """Any network with a program. A number of samples for which it computes something else is left to autograd."""
+
+    name = "program"
+    written_out = True
+
+    def __init__(self, module: nn.Module, task: Task, graph: Graph, trains: bool = True) -> None:
+        super().__init__(module, task, trains)
+        self.weights = self.layout.views(self.w)
+        self.into = IntoBuffer(self.layout.views(self.g))
+        self.draws = any(step.name == "bernoulli" for step in graph.operations)
+        self._structure = graph.structure()
+        self._programs: dict[torch.Size, Program | None] = {}
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """One pass forward and one back."""
+        program = self._program(x)
+        if program is None:
+            with torch.inference_mode(False), torch.enable_grad():
+                return super().gradient(x.clone(), y.clone())
+        outputs = program.forward(self.weights, x, from_stream)
+        loss, delta = Task.gradient(self.task, outputs, y)  # autograd's own: the bits are those of autograd
+        program.backward(delta, self.into)
+        return loss
+
+    def _program(self, x: Tensor) -> Program | None:
+        """The program for so many samples."""
+        if x.shape not in self._programs:
+            with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
+                graph = record(self.module, x.clone())
+            same = graph.structure() == self._structure
+            self._programs[x.shape] = Program(graph, list(self.weights)) if same else None
+        return self._programs[x.shape]
+
+
+class IntoBuffer(Into):
+    """Gradients of one model, written into a flat buffer."""
+
+    def __init__(self, views: Mapping[str, Tensor]) -> None:
+        self.views = views
+
+    def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
+        """Written where they belong."""
+        torch.mm(delta.t(), x, out=self.views[weight])
+        if bias is not None:
+            torch.sum(delta, 0, out=self.views[bias])
+
+    def other(self, name: str, delta: Tensor) -> None:
+        """Copied."""
+        self.views[name].copy_(delta)
+
+
+def program_of(module: nn.Module, x: Tensor) -> tuple[Graph | None, str]:
+    """What a network computes on samples like `x`, checked; or None and the reason why it runs as it is."""
+    if any(hooks for part in module.modules() for hooks in _hooks(part)):
+        return None, "it has hooks"
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
+            return _checked(deepcopy(module), x), ""
+    except NotRecorded as error:
+        return None, str(error)
+    except Exception as error:  # whatever the code of a network raises
+        return None, f"its recording failed: {type(error).__name__}"
+
+
+def _checked(module: nn.Module, x: Tensor) -> Graph:
+    """The graph of a network; raises `NotRecorded` unless its program has the outputs and gradients of the network."""
+    held = list(module.named_parameters(remove_duplicate=False))
+    if len({id(p) for _, p in held}) != len(held):
+        raise NotRecorded("layers share weights")
+    if not all(p.requires_grad for _, p in held):
+        raise NotRecorded("some of its parameters are not trained")
+    before, graphs = state(module), list[Graph]()
+    for n in (*SIZES, SIZES[0]):
+        graphs.append(record(module, samples(x, n)))
+        _compare(module, graphs[-1], samples(x, n))
+    if state(module) != before:
+        raise NotRecorded("its forward pass changes its state, or draws random numbers of Python or NumPy")
+    if any(graph.structure() != graphs[0].structure() for graph in graphs):
+        raise NotRecorded("it computes different things in different calls")
+    return graphs[0]
+
+
+def _compare(module: nn.Module, graph: Graph, x: Tensor) -> None:
+    """Outputs, and gradients of a random sum of them, by autograd and by the program, with the same draws.
+
+    On other samples than the recorded ones: what depends on samples in a way that was not recorded shows.
+    """
+    stream = torch.default_generator.get_state()
+    module.zero_grad()
+    wanted = module(x)
+    delta = torch.randn(wanted.shape, dtype=wanted.dtype, device=wanted.device)
+    wanted.backward(delta)
+    torch.default_generator.set_state(stream)
+    gradients = {name: p.grad for name, p in module.named_parameters()}
+    found = {name: torch.full_like(p.detach(), torch.nan) for name, p in module.named_parameters()}
+    program = Program(graph, list(found))
+    with torch.no_grad():
+        out = program.forward({name: p.detach() for name, p in module.named_parameters()}, x, from_stream)
+        program.backward(delta, IntoBuffer(found))
+    if any(g is None for g in gradients.values()):
+        raise NotRecorded("some of its parameters have no gradient")
+    flat = [torch.cat([g.flatten() for g in of.values() if g is not None]) for of in (found, gradients)]
+    if not close(out, wanted.detach()) or not close(flat[0], flat[1]):
+        raise NotRecorded("its outputs or its gradients are not those of its operations")
+
+
+def close(a: Tensor, b: Tensor, most: Mapping[torch.dtype, float] = SAME) -> bool:
+    """Whether two tensors agree to rounding, and all their numbers are finite."""
+    return bool((a - b).abs().max() <= most.get(b.dtype, 0) * b.abs().max())
+
+
+def samples(x: Tensor, n: int) -> Tensor:
+    """So many inputs like those in `x`, others in each call: numbers with noise, tokens in another order."""
+    picked = x[torch.arange(n) % len(x)].clone()
+    if picked.is_floating_point():
+        return picked.add_(torch.randn_like(picked), alpha=0.1)
+    return picked.flatten()[torch.randperm(picked.numel())].view(picked.shape)
+
+
+def state(module: nn.Module) -> list[Any]:
+    """Everything but tensors that a forward pass could change: attributes, globals that it names, random states."""
+    held: list[Any] = [random.getstate(), dumps(np.random.get_state())]  # noqa: NPY002
+    for part in module.modules():
+        own = {k: v for k, v in vars(part).items() if k not in ("_parameters", "_buffers", "_modules")}
+        held.append({name: frozen(value) for name, value in own.items()})
+        code = type(part).forward
+        if isinstance(code, FunctionType) and not code.__module__.startswith("torch."):
+            named = {name: code.__globals__[name] for name in code.__code__.co_names if name in code.__globals__}
+            cells = dict(enumerate(cell.cell_contents for cell in code.__closure__ or ()))
+            held.append({name: frozen(value) for name, value in (named | cells).items()})
+    return held
+
+
+def frozen(value: Any) -> Any:
+    """Something that differs if the value was changed."""
+    if isinstance(value, ModuleType | FunctionType | BuiltinFunctionType | type | nn.Module):
+        return id(value)
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    try:
+        return dumps(value)
+    except Exception:  # not every object can be pickled
+        return id(value), repr(value)
+
+
+def _hooks(part: nn.Module) -> Iterator[Mapping[Any, Any] | None]:
+    yield from (p._backward_hooks for p in part.parameters(recurse=False))
+    yield from (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)

@@ -1,0 +1,388 @@
+"""What a network computes is recorded; its program has the outputs and gradients of autograd, or is not used."""
+
+import random
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from arno.core.layout import flatten
+from arno.kernels.choose import choose, for_training
+from arno.kernels.kernel import Autograd
+from arno.kernels.stacked import Batch, StackedProgram, stacked_program
+from arno.kernels.written import Written, program_of
+from arno.tasks.classification import Classification
+from arno.tasks.regression import Regression
+
+SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
+POINTS = [
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.SiLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.Softplus,
+    nn.Hardtanh,
+    nn.Mish,
+]
+POINTS += [nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Identity, nn.CELU]
+
+
+def near(a, b, times=1):
+    return float((a - b).abs().max()) <= times * SAME[b.dtype] * max(float(b.abs().max()), 1e-3)
+
+
+class Block(nn.Module):
+    """Layers with a sum around them."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+class Attends(nn.Module):
+    """Attention over rows of numbers, written out or torch's."""
+
+    def __init__(self, width, own):
+        super().__init__()
+        self.norm, self.own = nn.LayerNorm(width), own
+        self.all, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = self.all(self.norm(x)).view(n, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        if self.own:
+            z = (q @ k.transpose(-1, -2) / width**0.5).softmax(-1) @ v
+        else:
+            z = F.scaled_dot_product_attention(q, k, v)
+        return x + self.out(z.transpose(1, 2).reshape(n, length, width))
+
+
+@st.composite
+def networks(draw):
+    """A network over known layers, and the shape of its inputs."""
+    point = lambda: draw(st.sampled_from(POINTS))()  # noqa: E731
+    width, some = draw(st.integers(2, 9)), st.booleans()
+    kind = draw(st.sampled_from(["vectors", "images", "rows"]))
+    if kind == "vectors":
+        layers = [nn.Linear(6, width, bias=draw(some))]
+        for _ in range(draw(st.integers(0, 3))):
+            inner = [nn.Linear(width, width, bias=draw(some)), point()]
+            inner += [nn.LayerNorm(width, elementwise_affine=draw(some))] if draw(some) else []
+            inner += [nn.Dropout(draw(st.sampled_from([0.1, 0.5])))] if draw(some) else []
+            layers += [Block(*inner)] if draw(some) else inner
+        return nn.Sequential(*layers, point(), nn.Linear(width, 3)), (6,)
+    if kind == "images":
+        channels = 4 * draw(st.integers(1, 2))
+        layers = [
+            nn.Conv2d(2, channels, draw(st.sampled_from([1, 3])), padding=draw(st.integers(0, 1)), bias=draw(some))
+        ]
+        layers += [nn.GroupNorm(draw(st.sampled_from([1, 2, 4])), channels)] if draw(some) else []
+        layers += [point(), draw(st.sampled_from([nn.MaxPool2d(2), nn.AvgPool2d(2), nn.MaxPool2d(3, 2, 1)]))]
+        layers += [Block(nn.Conv2d(channels, channels, 3, padding=1), point())] if draw(some) else []
+        layers += [nn.Dropout2d(0.3)] if draw(some) else []
+        layers += [nn.Conv2d(channels, channels, 3, 2, 1)] if draw(some) else []
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 3)), (2, 8, 9)
+    layers = [nn.Linear(5, 4), Attends(4, draw(some)), point(), nn.LayerNorm(4)]
+    layers += [nn.Dropout(0.2)] if draw(some) else []
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3)), (6, 5)
+
+
+def tasked(kind, n, dtype):
+    if kind == "classes":
+        return Classification(3), torch.randint(3, (n,))
+    return Regression(torch.zeros(3), torch.ones(3)), torch.randn(n, 3, dtype=dtype)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(networks(), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(["classes", "numbers"]))
+def test_a_program_has_the_gradient_of_autograd(drawn, dtype, kind):
+    module, shape = drawn
+    torch.manual_seed(1)
+    module, x = module.to(dtype).train(), torch.randn(5, *shape, dtype=dtype)
+    task, y = tasked(kind, 5, dtype)
+    graph, why = program_of(module, x)
+    assert graph is not None, why
+    written, plain = Written(deepcopy(module), task, graph), Autograd(deepcopy(module), task)
+    for kernel in (written, plain):
+        kernel.w.copy_(flatten(module))
+    for n in (5, 2):
+        written.g.fill_(torch.nan)
+        torch.manual_seed(2)
+        with torch.inference_mode():
+            loss = written.gradient(x[:n], y[:n])
+        torch.manual_seed(2)
+        assert near(loss, plain.gradient(x[:n], y[:n]))
+        assert near(written.g, plain.g)
+    if len(shape) < 3:
+        of_many(module, task, x, y)
+
+
+def of_many(module, task, x, y):
+    """Three models at once, the last with fewer samples, are three models alone, with the same draws."""
+    stack = stacked_program(module, task, x)
+    assert isinstance(stack, StackedProgram), stack
+    sizes, one = (5, 5, 3), flatten(module)
+    models = torch.stack([one * (1 + 0.1 * k) for k in range(3)])
+    weight = torch.stack([(torch.arange(5) < n).to(x) / n for n in sizes])
+    streams = [torch.Generator().manual_seed(k) for k in range(3)]
+    w = [piece.contiguous() for piece in models.split(stack.sizes, 1)]
+    g = [torch.full_like(piece, torch.nan) for piece in w]
+    with torch.no_grad():
+        losses = stack.gradient(w, g, Batch(x.expand(3, *x.shape), y.expand(3, *y.shape), weight, sizes, streams))
+    for k, n in enumerate(sizes):
+        plain = Autograd(deepcopy(module), task)
+        plain.w.copy_(models[k])
+        torch.manual_seed(k)
+        assert near(losses[k].to(x), plain.gradient(x[:n], y[:n]))
+        # LayerNorm of nearly equal numbers enlarges rounding errors
+        assert near(torch.cat([piece[k] for piece in g]), plain.g, times=10)
+
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.calls = nn.Linear(6, 6), nn.Linear(6, 3), 0
+        self.scale, self.log, self.random = torch.ones(1), [], random.Random(0)
+
+
+class Viewed(Body):
+    def forward(self, x):
+        return self.b(F.relu(self.a(x.view(x.size(0), -1))))
+
+
+class Reshaped(Body):
+    def forward(self, x):
+        batch, *_ = x.shape
+        return F.linear(self.a(x.reshape(batch, -1)).relu_(), self.b.weight, self.b.bias)
+
+
+class Asks(Body):
+    def forward(self, x):
+        if x.ndim > 2:
+            x = torch.flatten(x, 1)
+        return self.b(self.a(x).clamp_min(0) if len(x) == 0 else torch.relu(self.a(x)))
+
+
+@pytest.mark.parametrize("kind", [Viewed, Reshaped, Asks])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
+def test_it_does_not_matter_how_a_chain_is_written(kind, shape):
+    assert choose(kind(), shape, channels_last=False).name == "dense"
+
+
+class Lenet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c1, self.c2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
+        self.f1, self.f2, self.f3 = nn.Linear(256, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.c1(x).relu(), (2, 2))
+        x = F.max_pool2d(F.relu(self.c2(x), inplace=True), 2, stride=2)
+        x = x.view(x.size(0), 16 * 4 * 4)
+        return self.f3(F.relu(self.f2(F.relu(self.f1(x)))))
+
+
+def test_a_lenet_is_a_lenet():
+    assert choose(Lenet(), (1, 28, 28), channels_last=True).name == "strips"
+
+
+# Networks that compute something else than their operations say
+
+
+class Counts(Body):
+    def forward(self, x):
+        self.calls += 1
+        return self.b(torch.relu(self.a(x)))
+
+
+class Keeps(Body):
+    def forward(self, x):
+        self.log.append(h := self.a(x))
+        return self.b(torch.relu(h))
+
+
+class Skips(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(h if random.random() < 0.001 else torch.relu(h))
+
+
+class SkipsAlone(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(h if self.random.random() < 0.001 else torch.relu(h))
+
+
+DICE = np.random.default_rng(0)
+
+
+class SkipsByNumpy(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(h if DICE.random() < 0.001 else torch.relu(h))
+
+
+class ScalesItself(Body):
+    def forward(self, x):
+        self.scale.mul_(0.9)
+        return self.b(torch.relu(self.a(x * self.scale)))
+
+
+class Looks(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(torch.relu(h) if float(h.mean()) < 1e9 else h)
+
+
+class AsNumpy(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(torch.relu(h) + torch.from_numpy(h.detach().numpy()))
+
+
+class InPlace(Body):
+    def forward(self, x):
+        h = self.a(x)
+        first = h[:, :1]
+        h.relu_()
+        return self.b(h + first)
+
+
+class ChangesInput(Body):
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x.mul_(2))))
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.relu(x)
+
+    @staticmethod
+    def backward(ctx, delta):
+        return delta
+
+
+class StraightThrough(Body):
+    def forward(self, x):
+        return self.b(Straight.apply(self.a(x)))
+
+
+class NoGradient(Body):
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.a(x)
+        return self.b(torch.relu(h))
+
+
+class HooksAlong(Body):
+    def forward(self, x):
+        h = self.a(x)
+        h.register_hook(lambda delta: 2 * delta)
+        return self.b(torch.relu(h))
+
+
+class Noisy(Body):
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x + torch.randn_like(x))))
+
+
+class Autocast(Body):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.b(torch.relu(self.a(x))).float()
+
+
+class Pair(Body):
+    def forward(self, x):
+        return self.b(self.a(x)), x
+
+
+class Normed(Body):
+    def __init__(self):
+        super().__init__()
+        nn.utils.parametrizations.weight_norm(self.a)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+class Whole(Body):
+    """Every sample depends on all samples of the batch."""
+
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(torch.relu(h - h.mean(0)))
+
+
+def tied():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3))
+    net[2].weight = net[0].weight
+    return net
+
+
+def hooked():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    net[1].register_full_backward_hook(lambda layer, below, above: None)
+    return net
+
+
+def frozen():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    net[0].requires_grad_(False)
+    return net
+
+
+def pruned():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    net[0].weight.register_hook(lambda delta: delta * 0)
+    return net
+
+
+OTHERS = [Counts, Keeps, Skips, SkipsAlone, SkipsByNumpy, ScalesItself, Looks, AsNumpy, InPlace, ChangesInput]
+OTHERS += [StraightThrough, NoGradient, HooksAlong, Noisy, Autocast, Pair, tied, hooked, frozen, pruned]
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_a_network_that_is_more_than_its_operations_runs_as_it_is(make):
+    module = make()
+    before = random.getstate(), torch.get_rng_state()
+    choice = choose(module, (6,), channels_last=False)
+    assert choice.name == "autograd"
+    assert choice.reason.startswith("the network runs as it is: ")
+    assert torch.equal(torch.get_rng_state(), before[1])
+    if make not in (Pair, pruned):  # a copy of a parameter has no hooks
+        task = Classification(3)
+        assert type(for_training(deepcopy(module), (6,), task, channels_last=False)) is Autograd
+
+
+def test_weight_norm_is_computed_as_it_is_written():
+    assert choose(Normed(), (6,), channels_last=False).name in ("program", "autograd")
+
+
+def test_samples_that_depend_on_each_other_are_not_filled_up():
+    module, x = Whole(), torch.randn(4, 6)
+    assert choose(module, (6,), channels_last=False).name == "program"
+    assert stacked_program(module, Classification(3), x) == "its samples depend on each other"
+
+
+def test_recording_leaves_the_network_and_the_streams_alone():
+    module, x = nn.Sequential(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 3)), torch.randn(4, 6)
+    before, stream = deepcopy(module.state_dict()), torch.get_rng_state()
+    program_of(module, x)
+    stacked_program(module, Classification(3), x)
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
+    assert all(p.grad is None for p in module.parameters())
