@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from arno.core.layout import flatten
 from arno.kernels.choose import choose, for_training
 from arno.kernels.kernel import Autograd
-from arno.kernels.stacked import Batch, StackedProgram, stacked_program
+from arno.kernels.stacked import Batch, StackedProgram, refusal, stacked_program
 from arno.kernels.written import Written, program_of
 from arno.tasks.classification import Classification
 from arno.tasks.regression import Regression
@@ -327,6 +327,99 @@ class Whole(Body):
         return self.b(torch.relu(h - h.mean(0)))
 
 
+class Lists(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(h if h.abs().max().tolist() > 1e3 else torch.relu(h))
+
+
+class ReadsByNumpy(Body):
+    def forward(self, x):
+        return self.b(self.a(x) if np.asarray(x).max() > 1e3 else torch.relu(self.a(x)))
+
+
+class ByData(Body):
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x) / self.a.weight.data.norm()))
+
+
+class Clip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, delta):
+        return delta.clamp(-1e3, 1e3)
+
+
+class Clips(Body):
+    def forward(self, x):
+        return self.b(torch.relu(Clip.apply(self.a(x))))
+
+
+class ClipsByHook(Body):
+    def forward(self, x):
+        h = self.a(x)
+        h.register_hook(lambda delta: delta.clamp(-1e3, 1e3))
+        return self.b(torch.relu(h))
+
+
+class OwnStream(Body):
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(h * torch.bernoulli(torch.full_like(h, 0.5), generator=STREAM))
+
+
+STREAM = torch.Generator()
+
+
+class CountsInTheClass(Body):
+    calls_of_all = 0
+
+    def forward(self, x):
+        type(self).calls_of_all += 1
+        return self.b(self.a(x) if self.calls_of_all > 10_000 else torch.relu(self.a(x)))
+
+
+def coin():
+    return DICE.random()
+
+
+class SkipsByAFunction(Body):
+    def forward(self, x):
+        return self.b(self.a(x) if coin() > 0.9999 else torch.relu(self.a(x)))
+
+
+class SkipsByAMethod(Body):
+    def coin(self):
+        return DICE.random()
+
+    def forward(self, x):
+        return self.b(self.a(x) if self.coin() > 0.9999 else torch.relu(self.a(x)))
+
+
+def turns():
+    yield from range(10)
+
+
+TURNS = turns()
+
+
+class Iterates(Body):
+    def forward(self, x):
+        return self.b(self.a(x) if next(TURNS, 0) > 100 else torch.relu(self.a(x)))
+
+
+class Buffered(Body):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.rand(6))
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)) * self.mask)
+
+
 def tied():
     net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3))
     net[2].weight = net[0].weight
@@ -352,6 +445,8 @@ def pruned():
 
 
 OTHERS = [Counts, Keeps, Skips, SkipsAlone, SkipsByNumpy, ScalesItself, Looks, AsNumpy, InPlace, ChangesInput]
+OTHERS += [Lists, ReadsByNumpy, ByData, Clips, ClipsByHook, OwnStream, CountsInTheClass, SkipsByAFunction]
+OTHERS += [SkipsByAMethod, Iterates, Buffered]
 OTHERS += [StraightThrough, NoGradient, HooksAlong, Noisy, Autocast, Pair, tied, hooked, frozen, pruned]
 
 
@@ -363,6 +458,7 @@ def test_a_network_that_is_more_than_its_operations_runs_as_it_is(make):
     assert choice.name == "autograd"
     assert choice.reason.startswith("the network runs as it is: ")
     assert torch.equal(torch.get_rng_state(), before[1])
+    assert random.getstate() == before[0]
     if make not in (Pair, pruned):  # a copy of a parameter has no hooks
         task = Classification(3)
         assert type(for_training(deepcopy(module), (6,), task, channels_last=False)) is Autograd
@@ -376,6 +472,34 @@ def test_samples_that_depend_on_each_other_are_not_filled_up():
     module, x = Whole(), torch.randn(4, 6)
     assert choose(module, (6,), channels_last=False).name == "program"
     assert stacked_program(module, Classification(3), x) == "its samples depend on each other"
+
+
+class ByCount(Body):
+    """Another factor on large batches."""
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)) * (1.0 if len(x) < 10 else 2.0))
+
+
+def test_a_number_that_depends_on_the_batch_is_seen():
+    module, x = ByCount(), torch.randn(12, 6)
+    task, y = Classification(3), torch.arange(12) % 3
+    kernel, plain = for_training(deepcopy(module), (6,), task, False), Autograd(deepcopy(module), task)
+    assert type(kernel) is Written
+    for each in (kernel, plain):
+        each.w.copy_(flatten(module))
+    for n in (9, 12):
+        assert near(kernel.gradient(x[:n], y[:n]), plain.gradient(x[:n], y[:n]))
+        assert near(kernel.g, plain.g)
+    stack = stacked_program(module, task, x)
+    assert stack.usual(9)
+    assert not stack.usual(12)
+
+
+def test_vmap_refuses_samples_that_depend_on_each_other():
+    y = torch.tensor([0, 1])
+    assert refusal(Whole(), Classification(3), torch.randn(2, 6), y) == "its samples depend on each other"
+    assert refusal(Viewed(), Classification(3), torch.randn(2, 6), y) == ""
 
 
 def test_recording_leaves_the_network_and_the_streams_alone():

@@ -52,8 +52,8 @@ class Noise(Rule):
     def prepare(self) -> None:
         """The chance of a one."""
         self.chance = self.argument(1, "p", 0.5)
-        if not isinstance(self.chance, float):
-            raise NotRecorded("random numbers whose distribution depends on the samples")
+        if not isinstance(self.chance, float) or self.step.kwargs.get("generator") is not None:
+            raise NotRecorded("random numbers of another distribution or another stream")
 
     def forward(self, blank: Tensor) -> Tensor:
         """`Program` draws it."""

@@ -7,17 +7,30 @@ as one that returns a new tensor.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 #: An output of an operation: the number of the operation, and which of its outputs.
 Ref = tuple[int, int]
+#: Operations whose numbers may depend on the number of samples.
+SIZED = {
+    "view", "_unsafe_view", "reshape", "expand", "slice", "split", "split_with_sizes", "native_group_norm", "new_empty",
+}  # fmt: skip
+#: Functions of tensors that no recording shows: they read numbers, or change gradients.
+UNSEEN = {
+    "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "apply_", "map_", "set_", "backward",
+    "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_",
+}  # fmt: skip
 
 
 class NotRecorded(Exception):
@@ -66,19 +79,37 @@ class Graph:
     constants: dict[str, Tensor]
 
     def structure(self) -> list[Any]:
-        """The operations and where their arguments come from, without what may depend on the number of samples."""
-        return [(step.name, [value.of for value in step.values]) for step in self.operations]
+        """The operations and their arguments, without what may depend on the number of samples."""
+        return [
+            (step.name, [v.of for v in step.values], [] if step.name in SIZED else _numbers((step.args, step.kwargs)))
+            for step in self.operations
+        ]
 
 
 def record(module: nn.Module, x: Tensor) -> Graph:
     """Run a network on samples and record it; raises `NotRecorded` if the recording does not say all that happens."""
     recorder = Recorder(module, x)
-    with recorder:
+    with Guard(), recorder:
         out = module(x)
     if not isinstance(out, Tensor):
         raise NotRecorded("it returns something else than one tensor")
+    if any(isinstance(node, BackwardCFunction) for node in _backward(out)):
+        raise NotRecorded("it has a gradient of its own (torch.autograd.Function)")
     output = recorder.value(out)
     return Graph(tuple(_live(recorder.operations, output)), output, recorder.constants)
+
+
+class Guard(TorchFunctionMode):
+    """Ends a recording where a network reads or changes tensors in a way that the recording does not show."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the function, unless it is one of these."""
+        name: str = func.__self__.__name__ if func.__name__ in ("__get__", "__set__") else func.__name__
+        if name in UNSEEN or (name in ("data", "grad", "requires_grad") and func.__name__ == "__set__"):
+            raise NotRecorded(f"it reads or changes tensors outside its operations ({name})")
+        return func(*args, **(kwargs or {}))
 
 
 class Recorder(TorchDispatchMode):
@@ -97,6 +128,7 @@ class Recorder(TorchDispatchMode):
         self._known: dict[int, Ref | str] = {id(x): "input"}
         self._known |= {id(p): name for name, p in module.named_parameters()}
         self._given = {storage(t) for t in (x, *module.parameters(), *module.buffers())}
+        self._memory = set(self._given)  # of all that is no constant
         self._stale: set[int] = set()
 
     def __torch_dispatch__(
@@ -118,6 +150,7 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags and all(v.of in self.constants for v in step.values):
             self._constants(outs)
             return out
+        self._memory |= {storage(each) for each in outs}
         for k, each in enumerate(outs):
             self._known[id(each)] = (len(self.operations), k)
         self.operations.append(step)
@@ -136,6 +169,8 @@ class Recorder(TorchDispatchMode):
         if id(tensor) not in self._known:
             if tensor.is_floating_point() and tensor.requires_grad:
                 raise NotRecorded("it uses a tensor with a gradient that is no parameter")
+            if storage(tensor) in self._memory:
+                raise NotRecorded("it uses the memory of a tensor without its operations (.data)")
             self._constants([tensor])
             self._kept.append(tensor)
             self._given.add(storage(tensor))
@@ -175,6 +210,26 @@ def _values(given: Any) -> Iterator[Value]:
             yield from _values(each)
 
 
+def _numbers(given: Any) -> list[str]:
+    """The arguments that are no tensors, in order."""
+    if isinstance(given, list | tuple):
+        return [number for each in given for number in _numbers(each)]
+    if isinstance(given, dict):
+        return [number for each in given.values() for number in _numbers(each)]
+    return [] if isinstance(given, Value) else [repr(given)]
+
+
+def _backward(out: Tensor) -> Iterator[Any]:
+    """The nodes of autograd's graph."""
+    seen, queue = set[Any](), [out.grad_fn]
+    while queue:
+        node = queue.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            queue += [below for below, _ in node.next_functions]
+
+
 def _live(operations: Sequence[Operation], output: Value) -> Iterator[Operation]:
     """Operations that the output does not need are replaced by ones that compute nothing; numbers stay the same."""
     needed, queue = set[int](), [output.of]
@@ -194,9 +249,12 @@ def _live(operations: Sequence[Operation], output: Value) -> Iterator[Operation]
 
 @contextmanager
 def draws_put_back() -> Iterator[None]:
-    """Torch's global stream goes on afterwards where it was."""
-    stream = torch.default_generator.get_state()
+    """Torch's global stream begins anew, so that a trial gives the same in every process; all streams are put back."""
+    streams = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
+        torch.default_generator.manual_seed(0)
         yield
     finally:
-        torch.default_generator.set_state(stream)
+        torch.default_generator.set_state(streams[0])
+        random.setstate(streams[1])
+        np.random.set_state(streams[2])  # noqa: NPY002

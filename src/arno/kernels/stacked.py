@@ -269,10 +269,14 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
     module = deepcopy(module).train()
     w = flatten(module).expand(2, -1)
     weight = w.new_ones(2, len(x))
+    weight[1, 1:] = 0
     try:
         with torch.no_grad():
-            g, batch = [torch.empty_like(w)], Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x),) * 2)
-            Vmapped(module, task).gradient([w], g, batch)
+            stack, together, alone = Vmapped(module, task), torch.empty_like(w), torch.empty_like(w[1:])
+            stack.gradient([w], [together], Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x), 1)))
+            stack.gradient([w[1:]], [alone], Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
+        if not close(together[1:], alone, NEAR):
+            return "its samples depend on each other"
     except Exception as error:  # whatever the code of a network raises
         return str(error).split(". ")[0].split("\n")[0] or type(error).__name__
     return ""
