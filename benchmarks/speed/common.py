@@ -13,10 +13,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from networks import OWN, sample
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 #: Batch size, learning rate, and the multiplications of each layer's forward pass on one sample.
-BATCH = {"W1": 32, "W2": 20, "W3": 64, "W4": 20}
+BATCH = {
+    "W1": 32,
+    "W2": 20,
+    "W3": 64,
+    "W4": 20,
+    "W7": 20,
+    "W8": 20,
+    "W9": 32,
+    "W10": 32,
+    "W11": 20,
+    "W12": 32,
+    "W13": 32,
+}
 LR = 0.05
 LAYERS = {
     "W1": (24 * 24 * 6 * 25, 8 * 8 * 16 * 6 * 25, 256 * 120, 120 * 84, 84 * 10),
@@ -28,7 +42,13 @@ LAYERS = {
 
 def flops(name: str) -> int:
     """Floating-point operations to train on one sample: forward, and twice that backward, less the pixels' gradient."""
-    return 6 * sum(LAYERS[name]) - 2 * LAYERS[name][0]
+    if name in LAYERS:
+        return 6 * sum(LAYERS[name]) - 2 * LAYERS[name][0]
+    if name == "W12":  # the counter does not know torch's LSTM
+        return 6 * 80 * 4 * 64 * (8 + 64)
+    with FlopCounterMode(display=False) as counter:
+        network(name)(sample(name)).sum().backward()
+    return counter.get_total_flops()
 
 
 def network(name: str) -> nn.Module:
@@ -43,6 +63,8 @@ def network(name: str) -> nn.Module:
         layers = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Flatten(), nn.Linear(4608, 256), nn.ReLU(), nn.Linear(256, 10)]
+    elif name in OWN and name != "W4":
+        return OWN[name]()
     else:
         layers = [nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)]
     return nn.Sequential(*layers)
@@ -51,6 +73,11 @@ def network(name: str) -> nn.Module:
 def five_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
     """W3's network as a network of one's own in Arno."""
     return network("W3")
+
+
+def own(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The network that a user writes for the workload that the environment names, in Arno."""
+    return OWN[os.environ["WORKLOAD"]]()
 
 
 def settings(folder: Path) -> list[str]:
@@ -64,8 +91,9 @@ def settings(folder: Path) -> list[str]:
         f"model={model}", f"local.batch_size={BATCH[name]}", f"local.lr={LR}",
         f"seed={os.environ.get('SEED', 0)}", f"load={folder / 'start.safetensors'}",
     ]  # fmt: skip
-    if name == "W3":
-        words.append(f"model.target={Path(__file__).resolve()}:five_layers")
+    if model == "custom":
+        os.environ["WORKLOAD"] = name
+        words.append(f"model.target={Path(__file__).resolve()}:{'five_layers' if name == 'W3' else 'own'}")
     return words + ["model.hidden=[128]"] * (name == "W4")
 
 

@@ -23,6 +23,13 @@ WORK = {
     "W2": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
     "W3": ("cifar10", 10_000, {"kind": "dirichlet", "alpha": 0.5}, 10, 10),
     "W4": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
+    "W7": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
+    "W8": ("fashion_mnist", 60_000, {"kind": "iid"}, 1000, 100),
+    "W9": ("fashion_mnist", 60_000, {"kind": "dirichlet", "alpha": 0.3}, 100, 10),
+    "W10": ("fashion_mnist", 20_000, {"kind": "dirichlet", "alpha": 0.3}, 100, 10),
+    "W11": ("cifar10", 200, {"kind": "iid"}, 10, 4),
+    "W12": ("characters", 10_000, {"kind": "dirichlet", "alpha": 0.3}, 100, 10),
+    "W13": ("fashion_mnist", 20_000, {"kind": "dirichlet", "alpha": 0.3}, 100, 10),
 }
 ROUNDS = 60
 
@@ -55,8 +62,10 @@ def prepare(name: str, base: Path, sources: dict[str, str]) -> Path:
 
 def made_up(kind: str, samples: int) -> Dataset:
     """Images around ten random prototypes: to learn them is easy, and takes as long as real ones."""
-    shape = (1, 28, 28) if kind == "fashion_mnist" else (3, 32, 32)
     g = torch.Generator().manual_seed(0)
+    if kind == "characters":
+        return made_up_characters(samples, g)
+    shape = (1, 28, 28) if kind == "fashion_mnist" else (3, 32, 32)
     prototypes = torch.randint(0, 256, (10, *shape), generator=g)
 
     def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,3 +75,16 @@ def made_up(kind: str, samples: int) -> Dataset:
 
     (x, y), (x_test, y_test) = draw(samples), draw(5_000)
     return from_arrays(kind, {"x": x, "y": y, "x_test": x_test, "y_test": y_test}, classes=tuple("0123456789"))
+
+
+def made_up_characters(samples: int, g: torch.Generator) -> Dataset:
+    """Sequences of 80 of 64 characters around ten random prototypes: half of the characters are others."""
+    prototypes = torch.randint(0, 64, (10, 80), generator=g)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = torch.randint(0, 10, (n,), generator=g)
+        other, noise = torch.rand(n, 80, generator=g) < 0.5, torch.randint(0, 64, (n, 80), generator=g)
+        return torch.where(other, noise, prototypes[y]).numpy(), y.numpy()
+
+    (x, y), (x_test, y_test) = draw(samples), draw(2_000)
+    return from_arrays("characters", {"x": x, "y": y, "x_test": x_test, "y_test": y_test}, classes=tuple("0123456789"))

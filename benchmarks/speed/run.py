@@ -1,6 +1,6 @@
 """Arno, a hand-written loop and the peers on the same work, side by side.
 
-    python benchmarks/speed/run.py [W1 W2 W3 W4 W5a W5b] [--repeats 5] [--peers DIR] [--only NAME ...]
+    python benchmarks/speed/run.py [W1 … W5b W7 … W13] [--repeats 5] [--peers DIR] [--only NAME ...]
                                    [--data NAME=FOLDER ...] [--out docs/results/speed.md]
 
 | | model | clients | a round |
@@ -11,6 +11,16 @@
 | W4 | MLP 784-128-10 on Fashion-MNIST | 1,000 × 60 samples | 100 clients, B = 20, E = 1 |
 | W5a | SCAFFOLD on W1 | | |
 | W5b | FedVARP on W2 | | |
+| W7 | softmax regression as a module | as W2 | as W2 |
+| W8 | MLP 784-128-10 with dropout as a module | as W2 | as W2 |
+| W9 | LeNet-5 as `nn.Sequential` | as W1 | as W1 |
+| W10 | CNN with padding and GroupNorm on a third of W1 | as W1 | as W1 |
+| W11 | ResNet-18 with GroupNorm on 200 images of CIFAR-10 | 10 × 20 samples | 4 clients, B = 20, E = 1 |
+| W12 | LSTM over 80 characters, 10,000 made-up sequences | 100, Dirichlet(0.3) | 10 clients, B = 32, E = 1 |
+| W13 | one transformer block over 16 patches, on a third of W1 | as W1 | as W1 |
+
+W7 to W13 are networks as users write them (`networks.py`). On W1, W2 and W4, "Arno, own network" is the same network
+written by a user.
 
 Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
 the median over its rounds after the first (one round, on W3); the table shows the median of that over the repeats and
@@ -40,7 +50,9 @@ from common import flops
 from prepare import prepare
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 10, "W2": 40, "W3": 2, "W4": 24}
+ROUNDS = {"W1": 10, "W2": 40, "W3": 2, "W4": 24, "W7": 40, "W8": 24, "W9": 10, "W10": 8, "W11": 3, "W12": 8, "W13": 10}
+#: Workloads with a twin: the same network, written by a user.
+TWINS = ("W1", "W2", "W4")
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -59,6 +71,8 @@ def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[C
     """Who takes part in a workload."""
     python, found = sys.executable, []
     found.append(Contender("Arno", (python, "by_arno.py", "FOLDER", "ROUNDS", f"method={method}")))
+    if name in TWINS:
+        found.append(Contender("Arno, own network", (python, "by_arno.py", "FOLDER", "ROUNDS", "own")))
     if name in ("W1", "W2") and find_spec("ray"):
         ray = (python, "by_arno.py", "FOLDER", "ROUNDS", "engine=ray")
         found.append(Contender("Arno on Ray", ray))
@@ -145,6 +159,11 @@ def table(name: str, result: dict[str, object]) -> str:
     )
 
 
+def place(name: str) -> tuple[int, str]:
+    """The order of workloads: by number."""
+    return int(name[1:].rstrip("ab")), name
+
+
 def picture(results: dict[str, dict[str, object]], path: Path) -> None:
     """Times relative to Arno's, workload by workload."""
     from arno.pictures.figure import COLOURS, figure
@@ -153,7 +172,7 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
     axis, names = axes[0][0], list(dict.fromkeys(who for r in results.values() for who in r["runs"]))  # type: ignore[attr-defined]
     names.remove("Arno")
     width, seen = 0.86 / len(names), set[str]()
-    for j, work in enumerate(sorted(results)):
+    for j, work in enumerate(sorted(results, key=place)):
         runs: dict[str, list[dict[str, float]]] = results[work]["runs"]  # type: ignore[assignment]
         medians = {who: median(run["seconds"] for run in many) for who, many in runs.items()}
         there = [who for who in names if who in runs]
@@ -171,7 +190,12 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
             )
             seen.add(who)
     axis.legend(frameon=False, fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    axis.set(yscale="log", ylabel="time of a round / Arno's", xticks=range(len(results)), xticklabels=sorted(results))
+    axis.set(
+        yscale="log",
+        ylabel="time of a round / Arno's",
+        xticks=range(len(results)),
+        xticklabels=sorted(results, key=place),
+    )
     axis.axhline(1, color="#000000", lw=0.8)
     axis.spines[["top", "right"]].set_visible(False)
     fig.savefig(path, dpi=130)
@@ -206,7 +230,7 @@ def main() -> None:
                 picture(results, options.out.with_suffix(".png"))
                 before, _, rest = options.out.read_text().partition(BEGIN)
                 after = rest.partition(END)[2]
-                tables = "\n\n".join(table(name, results[name]) for name in sorted(results))
+                tables = "\n\n".join(table(name, results[name]) for name in sorted(results, key=place))
                 options.out.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
 
 

@@ -150,6 +150,25 @@ def of_many(module, task, x, y):
         assert near(torch.cat([piece[k] for piece in g]), plain.g, times=10)
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 40])
+def test_the_first_step_of_many_clients_starts_from_one_model(own, n):
+    torch.manual_seed(0)
+    rows = 4
+    module = nn.Sequential(nn.Linear(5, 8), Attends(8, own), nn.GELU(), nn.LayerNorm(8), nn.Flatten(), nn.Linear(48, 3))
+    task, x, y = Classification(3), torch.randn(rows, n, 6, 5), torch.randint(3, (rows, n))
+    stack, one, rate = stacked_program(module, task, x[0]), flatten(module), torch.full((rows, 1), 0.1)
+    w = [piece.expand(rows, -1) for piece in one.split(stack.sizes)]
+    to = [torch.full_like(piece, torch.nan).contiguous() for piece in w]
+    with torch.no_grad():
+        stack.descend(w, to, Batch(x, y, torch.full((rows, n), 1 / n), (n,) * rows), rate)
+    for k in range(rows):
+        plain = Autograd(deepcopy(module), task)
+        plain.w.copy_(one)
+        plain.gradient(x[k], y[k])
+        assert near(torch.cat([piece[k] for piece in to]), one - 0.1 * plain.g)
+
+
 class Body(nn.Module):
     def __init__(self):
         super().__init__()

@@ -450,7 +450,7 @@ class LayerNorm(Rule):
             deltas.append(delta.sum(self.axes))
         if not self.needs[0]:
             return (None, *deltas)
-        delta = delta.contiguous() if weight is None else delta * weight
+        delta = (delta if weight is None else delta * weight).contiguous()
         below = aten.native_layer_norm_backward(delta, x, self.last, mean, scale, None, None, [True, False, False])[0]
         return (below, *deltas)
 
@@ -471,6 +471,7 @@ class GroupNorm(Rule):
         """Torch's operation."""
         weight = weights[0] if self.weighted else None
         bias = weights[-1] if self.biased else None
+        x = x.contiguous()
         y, mean, scale = torch.native_group_norm(x, weight, bias, *self.sizes)
         self.saved = (x, mean, scale, weight)
         return y, mean, scale
@@ -595,17 +596,21 @@ class Attention(Rule):
 
     def forward(self, *tensors: Tensor) -> Any:
         """Torch's operation, for all models as one."""
-        flat = [t.flatten(0, 1) for t in tensors] if self.lead else tensors
+        flat = [self._rows(t) for t in tensors]
         y, sums = aten._scaled_dot_product_flash_attention_for_cpu(*flat, 0.0, bool(self.causal), scale=self.scale)
         self.saved = (*flat, y, sums)
         return (y.unflatten(0, tensors[0].shape[:2]) if self.lead else y), sums
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
         """Torch's operation."""
-        flat = delta.flatten(0, 1) if self.lead else delta
         back = aten._scaled_dot_product_flash_attention_for_cpu_backward
-        found = back(flat, *self.saved, 0.0, bool(self.causal), scale=self.scale)
+        found = back(self._rows(delta), *self.saved, 0.0, bool(self.causal), scale=self.scale)
         return [d.unflatten(0, delta.shape[:2]) for d in found] if self.lead else found
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        """Torch's operation needs the numbers of a row side by side, and does not check it."""
+        tensor = tensor.flatten(0, 1) if self.lead else tensor
+        return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 RULES: dict[str, type[Rule]] = {
