@@ -529,3 +529,37 @@ def test_recording_leaves_the_network_and_the_streams_alone():
     assert torch.equal(torch.get_rng_state(), stream)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
     assert all(p.grad is None for p in module.parameters())
+
+
+class Placed(nn.Module):
+    """Tokens with places, a mask and a row of constants: tensors that are the same for all models."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places, self.out = nn.Embedding(9, 4), nn.Embedding(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.tokens(x) + self.places(torch.arange(x.shape[1]))
+        h = torch.cat([h, torch.ones(len(x), 1, 4)], 1)
+        free = torch.tril(torch.ones(7, 7)) == 0
+        h = (h @ h.transpose(1, 2)).masked_fill(free, -torch.inf).softmax(-1) @ h
+        return self.out(h.mean(1))
+
+
+def test_constants_are_the_same_for_all_models():
+    torch.manual_seed(0)
+    module, x = Placed(), torch.randint(9, (5, 6))
+    assert choose(module, (6,), channels_last=False, x=x).name == "program"
+    stack, task, y = stacked_program(module, Classification(3), x), Classification(3), torch.arange(len(x)) % 3
+    assert isinstance(stack, StackedProgram), stack
+    models = torch.stack([flatten(module) * (1 + 0.1 * k) for k in range(3)])
+    w = [piece.contiguous() for piece in models.split(stack.sizes, 1)]
+    g = [torch.full_like(piece, torch.nan) for piece in w]
+    weight = torch.full((3, len(x)), 1 / len(x))
+    with torch.no_grad():
+        stack.gradient(w, g, Batch(x.expand(3, *x.shape), y.expand(3, -1), weight, (len(x),) * 3))
+    for k in range(3):
+        plain = Autograd(deepcopy(module), task)
+        plain.w.copy_(models[k])
+        plain.gradient(x, y)
+        assert near(torch.cat([piece[k] for piece in g]), plain.g)

@@ -83,6 +83,7 @@ class Step:
     ins: tuple[int, ...]
     outs: tuple[int, ...]
     names: tuple[str | None, ...]  # of those of its tensors that are parameters
+    alike: tuple[int, ...] = ()  # those of its tensors that are the same for all models, and get the axis of models
 
 
 class Program:
@@ -112,7 +113,9 @@ class Program:
             if isinstance(rule, Point) and uses[of[0]] == 1 and step.name in IN_PLACE:
                 self._reuse(rule, of[0])
             names = tuple(ref if isinstance(ref, str) and ref in set(parameters) else None for ref in of)
-            self.steps.append(Step(rule, number, tuple(map(self._slot, of)), tuple(map(self._slot, outs)), names))
+            alike = () if not lead or rule.constants else tuple(i for i, there in enumerate(rule.led) if not there)
+            ins, made = tuple(map(self._slot, of)), tuple(map(self._slot, outs))
+            self.steps.append(Step(rule, number, ins, made, names, alike))
         self.output, self.input = self._slot(graph.output.of), self._slot("input")
         self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
         self.places = [(name, self._slot(name)) for name in parameters]
@@ -130,7 +133,10 @@ class Program:
             values[slot] = constant
         for step in self.steps:
             rule = step.rule
-            found = rule.forward(*[values[slot] for slot in step.ins])
+            given = [values[slot] for slot in step.ins]
+            for i in step.alike:
+                given[i] = given[i].expand(len(x), *given[i].shape)
+            found = rule.forward(*given)
             if isinstance(found, Tensor):
                 values[step.outs[0]] = draw(step.number, rule, found) if type(rule) is Noise else found
             else:

@@ -24,10 +24,11 @@ class Rule(ABC):
     """One operation.
 
     lead: whether many models are computed at once. led: which of the tensors have the axis of models. needs: for which
-    of the tensors a gradient is needed.
+    of the tensors a gradient is needed. constants: whether it takes constants as they are, without the axis of models.
     """
 
     outputs = 1
+    constants = False
 
     def __init__(self, step: Operation, lead: bool, led: Sequence[bool], needs: Sequence[bool]) -> None:
         self.step, self.lead, self.led, self.needs = step, lead, led, needs
@@ -136,6 +137,8 @@ class Point(Rule):
 class Arithmetic(Rule):
     """a + b, a − b, a · b, a / b of tensors and numbers, with broadcasting."""
 
+    constants = True
+
     def prepare(self) -> None:
         """Which operand is a tensor."""
         self.first, self.second = self.step.args[:2]
@@ -225,7 +228,7 @@ class Permute(Rule):
         self.back = self._led([order.index(i) for i in range(n)])
 
     def _led(self, order: list[int]) -> list[int]:
-        return [0, *(i + 1 for i in order)] if self.lead and self.led[0] else order
+        return [0, *(i + 1 for i in order)] if self.lead else order
 
     def forward(self, x: Tensor) -> Tensor:
         """A view."""
@@ -316,8 +319,6 @@ class Cat(Rule):
 
     def prepare(self) -> None:
         """The axis, and the length of each tensor along it."""
-        if self.lead and not all(self.led):
-            raise NotRecorded("cat with a constant")
         self.at = self.axis(self.argument(1, "dim", 0))
         self.lengths = [shape[self.at] for shape in self.shapes]
 
@@ -393,6 +394,8 @@ class Product(Rule):
 
 class Masked(Rule):
     """A number in place of those where the mask is set."""
+
+    constants = True
 
     def prepare(self) -> None:
         """The mask must be a constant."""

@@ -72,6 +72,8 @@ def stacked_program(module: nn.Module, task: Task, x: Tensor) -> StackedProgram 
             stack.check()
     except NotRecorded as error:
         return str(error)
+    except Exception as error:  # whatever torch raises for shapes that no rule foresees
+        return f"its program of many models failed: {type(error).__name__}"
     return stack
 
 
