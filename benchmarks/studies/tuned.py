@@ -26,7 +26,7 @@ from arno.analysis.order import Order, order
 from arno.analysis.statistics import differences, summary
 from arno.analysis.tuning import Tuned, Tuning
 from arno.grids.compare import run_grid
-from arno.grids.searching import Plan
+from arno.grids.searches import Plan
 from arno.grids.tune import search_and_compare
 
 ROOT = Path(__file__).resolve().parents[2]

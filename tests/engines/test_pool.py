@@ -10,7 +10,7 @@ from training import parts, same_bits, same_scores, train
 from arno.core import federation as rounds
 from arno.core.federation import Federation
 from arno.core.serial import Serial
-from arno.engines.parcel import answer, ask
+from arno.engines.packing import answer, ask
 from arno.engines.pool import Pool
 from arno.engines.transport import Lost, Piece, Transport
 from arno.errors import ArnoError

@@ -17,7 +17,7 @@ from arno.cli import main
 from arno.methods.panels import Chart, HeatMap, Line
 from arno.records.folder import RunFolder
 from arno.records.metrics import read as recorded
-from arno.report import comparison_panels as panels
+from arno.report import panels
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 
@@ -365,7 +365,7 @@ def test_a_folder_without_runs_is_refused(files, message, runs, tmp_path, monkey
 
 
 def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
-    from arno.report import figures
+    from arno.report import paper_files as figures
 
     shown = [Chart("a b", "", [Line("y", [1, 2], [1.0, 2.0], [0.5, 1.0], [2.0, 3.0])], log=True)]
     shown += [HeatMap("c", "", [[0, 1], [2, None]], ["p", "q"], ["r", "s"], marks=[["", "1"], ["2", ""]], root=True)]

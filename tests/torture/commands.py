@@ -71,8 +71,8 @@ def preload() -> None:
     import arno.pictures.curves
     import arno.pictures.draw
     import arno.records.repair
-    import arno.report.figures
     import arno.report.html
+    import arno.report.paper_files
     import arno.runs.quadratic
     import arno.runs.run
     import arno.runs.stages

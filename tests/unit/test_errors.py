@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from arno.engines.parcel import portable
+from arno.engines.packing import portable
 from arno.errors import ArnoError, Diverged
 
 

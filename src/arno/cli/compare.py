@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     options = parser.settings(arguments)
 
     if options.tuned:
-        from ..grids.searching import Plan
+        from ..grids.searches import Plan
         from . import tune
 
         return tune.run(options.overrides, Plan(jobs=options.jobs, retry=options.retry), "compare")

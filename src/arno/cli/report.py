@@ -34,8 +34,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     from ..analysis.comparison import Comparison, runs_in
-    from ..report.figures import write_figures
     from ..report.html import write_report
+    from ..report.paper_files import write_figures
 
     one = options.runs[0] if len(options.runs) == 1 else None
     found = Comparison.of([one] if one else [cell for run in options.runs for cell in runs_in(run)])

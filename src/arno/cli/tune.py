@@ -9,7 +9,7 @@ from .compare import tell
 from .parser import parser_of
 
 if TYPE_CHECKING:
-    from ..grids.searching import Plan
+    from ..grids.searches import Plan
 
 ABOUT = """\
 Settings as for `arno compare`. A setting whose value is a range is searched, for each method by itself:
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--retry", action="store_true", help="run failed runs of the comparison again")
     options = parser.settings(arguments)
 
-    from ..grids.searching import Plan
+    from ..grids.searches import Plan
 
     plan = Plan(options.trials, options.search_seeds, not options.no_pruning, options.jobs, options.retry)
     return run(options.overrides, plan)

@@ -30,7 +30,7 @@ from ..problems.supervised import Supervised
 from ..quadratic import draw
 from ..registry import Registry
 from ..tasks.task import PADDING, Task
-from .custom import make, refuse_signature, refuse_undeclared, tried, try_out
+from .check_factories import make, refuse_signature, refuse_undeclared, tried, try_out
 from .settings import COMMON, registry
 
 problems = Registry("problem", "arno.config.build")

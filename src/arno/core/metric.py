@@ -1,6 +1,7 @@
 """A metric is declared once: its name in records, its label, which direction is better, its range, how to print it.
 
-Everything that shows, selects, ranks, stops or tests a score reads this declaration.
+Everything that shows, selects, ranks, stops or tests a score reads this declaration. A new metric is declared in the
+file of its task (`tasks/`).
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..errors import ArnoError
 from .cohorts import uniforms
-from .laws import Law, parse
+from .distributions import Law, parse
 from .seeds import key, numpy_stream
 
-#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a law of `laws.py`: `uniform(a, b)`, …,
+#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a law of `distributions.py`: `uniform(a, b)`, …,
 #: `each_round(integers(a, b))`.
 PerClient = float | str | Sequence[float]
 

@@ -25,7 +25,7 @@ from ..kernels.stacked import Batch, Stack, stack_for
 from ..models.network import narrow
 from ..problems.supervised import Supervised
 from . import engines
-from .parcel import span
+from .packing import span
 from .pool import Pool
 from .processes import Processes
 from .stacked_batches import batches

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.contracts import Engine, Problem
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import Unanswered
-from .parcel import tensor
+from .packing import tensor
 from .pieces import pieces
 from .timing import TIMEOUT, Timing
 from .transport import TRIES, Block, Lost, Piece, Question, Request, Transport

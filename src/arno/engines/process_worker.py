@@ -21,7 +21,7 @@ from ..core.serial import Serial
 from ..core.work import Mat
 from ..kernels.allocator import keep_memory
 from ..registry import loaded_targets
-from .parcel import Answer, answer, ask, load_problem, portable, span, unpack
+from .packing import Answer, answer, ask, load_problem, portable, span, unpack
 
 #: Seconds that a worker polls for its next message before it sleeps: a core that slept is slow for a while.
 AWAKE = 0.005

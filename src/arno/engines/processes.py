@@ -28,10 +28,10 @@ from ..core.serial import Serial
 from ..core.work import Mat, Vec, Work
 from ..errors import ArnoError
 from . import engines
-from .parcel import pack
+from .packing import pack
 from .pool import Pool
 from .process_worker import Package, serve
-from .slabs import Slab, Slabs
+from .shared_memory import Slab, Slabs
 from .timing import TIMEOUT
 from .transport import Block, Lost, Piece, Question, Request, Transport
 

@@ -24,7 +24,7 @@ from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
 from . import engines
 from .actors import Ray
-from .parcel import pack
+from .packing import pack
 from .pool import Pool
 from .ray_transport import RayActors, Share, get, put
 from .remote_table import WorkerTable

@@ -16,7 +16,7 @@ from ..core.contracts import Problem
 from ..core.work import Mat, Vec
 from ..registry import loaded_targets
 from .actors import Actor, Actors, Call, Ray
-from .parcel import pack
+from .packing import pack
 from .ray_worker import Trainer
 from .transport import Block, Lost, Piece, Question, Request, Transport, listed
 

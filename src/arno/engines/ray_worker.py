@@ -14,7 +14,7 @@ from ..core.work import Result, Work
 from ..kernels.allocator import keep_memory
 from .auto import choose
 from .batched import Batched
-from .parcel import answer, ask, load_problem, portable, unpack
+from .packing import answer, ask, load_problem, portable, unpack
 
 
 class Trainer:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.work import Mat, Result, Vec, Work
-from .parcel import Answer, tensor
+from .packing import Answer, tensor
 
 #: A request is given up when its worker was lost this often.
 TRIES = 3

@@ -1,6 +1,6 @@
 """Tune methods with equal budgets, then compare them at their best settings.
 
-The search (`searching`) scores trials on validation data. The comparison runs each method with the settings of its best
+The search (`searches`) scores trials on validation data. The comparison runs each method with the settings of its best
 trial, on seeds that the search did not use; only its runs read test data.
 """
 
@@ -22,7 +22,7 @@ from .compare import as_words, check_metric, object_words, own_keys, resolve, ru
 from .grid import Cell, cells
 from .ranges import ranges_in
 from .search import Trial, import_optuna
-from .searching import SEARCH_SEEDS, Plan, Searching, refuse_folder
+from .searches import SEARCH_SEEDS, Plan, Searching, refuse_folder
 from .spaces import spaces
 
 if TYPE_CHECKING:

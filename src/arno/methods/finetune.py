@@ -24,7 +24,7 @@ from ..core.part import Part
 from ..core.work import Mat, Phase, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .adapt import adapted
+from .personal_adaptation import adapted
 
 Group = Literal["full", "head", "body"]
 

@@ -23,8 +23,8 @@ from ..core.part import Part
 from ..core.work import Mat, Rule, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .adapt import adapted
 from .checks import plain_steps, refuse_roles
+from .personal_adaptation import adapted
 
 Variant = Literal["hf", "fo", "exact"]
 CURVATURE = {"fo": 0.0, "hf": 1.0, "exact": 2.0}

@@ -4,6 +4,8 @@
     server:    w ← w + η_s Σ p_k (w_k − w) on the other coordinates; the kept ones stay at w⁰ in w
     personal model of client k: the current w, with the client's own values of the kept coordinates
 
+A method with another split between clients and server returns `Keep` with another group: see `fedper.py`.
+
 Deviation: kept values begin at w⁰ for every client (FedPer's paper draws them at random).
 """
 

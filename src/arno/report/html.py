@@ -18,8 +18,7 @@ from ..analysis.comparison import Comparison, Lost
 from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
 from ..version import __version__
-from . import comparison_panels as panels
-from . import search, sections
+from . import panels, search, sections
 
 CURVES = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "

@@ -10,7 +10,7 @@ from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..pictures.draw import draw, slug
 from ..pictures.panel import Panel
-from . import comparison_panels as panels
+from . import panels
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
