@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "run methods × settings × seeds; tables with intervals and paired tests",
     "tune": "search each method's settings with equal budgets, then compare the methods",
     "reproduce": "run a published figure; ours next to theirs, with the band that counts as reproduced",
+    "runs": "list, find, show, tag and remove runs and comparisons",
     "report": "write one HTML file about runs: tables, curves, clients, drift",
     "methods": "list the methods: paper, formula, parts, settings",
     "data": "list data sets; `arno data show …` describes a partition and draws it",
@@ -50,6 +51,7 @@ examples
   arno compare method=fedavg,fedprox partition.alpha=0.1,1.0 seed=0..4
   arno report compare                                   the comparison as one HTML file
   arno resume runs/20260131-120000-fedavg-1a2b          continue a run that was stopped
+  arno runs method=scaffold 'score>0.9' since=7d        find runs again
   arno methods                                          all methods; NAME for details, --family personal
 """
 

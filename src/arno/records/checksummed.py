@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from .damage import checksum, content, damaged
 
 #: How such a file begins, before its checksum.
 BEGIN = '{\n  "crc": "'
+#: The first line of a configuration file: the mark of the run and a checksum; files of release 0.1 have none.
+CONFIG = re.compile(r"# arno configuration of run ([0-9a-f]{8}), crc32 ([0-9a-f]{8})")
 
 
 def text(values: Mapping[str, Any]) -> str:

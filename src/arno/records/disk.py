@@ -11,6 +11,8 @@ def write(path: Path, data: bytes, sync: bool = False) -> None:
     """Write a file under a temporary name and rename it; with `sync` its content is on the disk before its name is."""
     temporary = path.with_name(path.name + ".part")
     try:
+        if temporary.is_symlink() or not temporary.is_file():  # a link would be followed, a pipe waited for
+            temporary.unlink(missing_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             if sync:

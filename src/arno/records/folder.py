@@ -26,6 +26,7 @@ from ..limits import check_yaml
 from ..pictures.panel import Panel, from_json, to_json
 from ..version import __version__
 from . import checksummed, clients, disk, metrics
+from .checksummed import CONFIG
 from .damage import Damaged, checksum, content, damaged, file_checksum
 from .metrics import Row
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 #: How many samples of each class each client holds, and the largest such table that a run keeps (8 MB).
 COUNTS, MOST = "counts.npy", 2_000_000
-#: The first line of a configuration file: the mark of the run and a checksum; files of release 0.1 have none.
-CONFIG = re.compile(r"# arno configuration of run ([0-9a-f]{8}), crc32 ([0-9a-f]{8})")
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
 #: What a run writes at its end; the manifest of a finished run holds their checksums.

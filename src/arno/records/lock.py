@@ -10,31 +10,48 @@ import errno
 import json
 import os
 import socket
+import stat
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from ..errors import ArnoError, Busy
-from ..limits import CONFIG, inside, parse_json, read_bytes, shortened
+from ..limits import CONFIG, inside, read_bytes, shortened
 
 #: Lock files that this process holds: record locks do not exclude the process itself.
 _HELD: set[Path] = set()
+#: The layout of `struct flock` and the places of its type and its process.
+_FLOCK = {"linux": ("hhqqi4x", 0, 4), "darwin": ("qqihh", 3, 2)}
+
+
+class Holder(NamedTuple):
+    """The process that holds a lock. here: it runs on this machine, and the system confirms its number."""
+
+    what: str
+    host: str
+    pid: int
+    here: bool
 
 
 @contextmanager
-def writing(folder: Path, what: str, name: str = ".lock") -> Iterator[None]:
+def writing(folder: Path, what: str, name: str = ".lock", links: bool = False) -> Iterator[None]:
     """Hold the lock of a folder; refused at once if another process, or another thread of this one, holds it.
 
-    what: what is written, for the message to others: "a run", "a comparison". name: the lock file in the folder.
+    what: what is written, for the message to others: "a run", "a comparison". name: the lock file in the folder. links:
+    whether the folder may hold links that leave it, because nothing is written through them.
     """
     try:
         place = folder.resolve() / name
         if place in _HELD:
             raise _refused(folder, f"{what} in this process")
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_links(folder)
+        if links:
+            refuse_link(folder, place)
+        else:
+            refuse_links(folder)
         file = _taken(place)
     except OSError as error:
         raise ArnoError(f"out = {folder}", f"cannot be written ({error.strerror})", "choose another out=") from error
@@ -57,7 +74,48 @@ def refuse_links(folder: Path) -> None:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    inside(folder, Path(entry.path))
+                    refuse_link(folder, Path(entry.path))
+
+
+def refuse_link(folder: Path, path: Path) -> None:
+    """Refuse a link that leads out of a folder."""
+    if path.is_symlink():
+        inside(folder, path)
+
+
+def holder(folder: Path, name: str = ".lock") -> Holder | None:
+    """Who holds the lock of a folder; None if nobody does. The lock is not touched, so nobody is refused meanwhile.
+
+    The file says who signed it; whether the lock is held, and by which process, the system says. A process that was
+    killed holds no lock, whatever the file says.
+    """
+    place = (folder / name).resolve()
+    if place in _HELD:
+        return Holder("a run", socket.gethostname(), os.getpid(), True)
+    try:
+        if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link could lead to the lock of something else
+            return None
+        with (folder / name).open("rb") as file:
+            signed, pid = _signed(file.read(4096)), _owner(file.fileno())
+    except OSError:  # it is gone, or the file system has no locks
+        return None
+    if pid is None or signed is None:
+        return None if pid is None else Holder("another process", "", 0, False)
+    what, host, number = signed
+    return Holder(what, host, number, host == socket.gethostname() and number == pid > 0)
+
+
+def _owner(file: int) -> int | None:
+    """The process that holds the lock of an open file; None if nobody does; 0 if the system does not say it."""
+    if sys.platform not in _FLOCK:
+        return 0
+    import fcntl
+
+    layout, kind, process = _FLOCK[sys.platform]
+    ask = [0] * 5
+    ask[kind] = fcntl.F_WRLCK
+    found = struct.unpack(layout, fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(layout, *ask)))
+    return None if found[kind] == fcntl.F_UNLCK else max(found[process], 0)
 
 
 def _taken(place: Path) -> TextIO | None:
@@ -100,12 +158,21 @@ def _sign(file: TextIO, what: str) -> None:
         file.flush()
 
 
+def _signed(text: bytes) -> tuple[str, str, int] | None:
+    """What is written, the machine and the process, as the file says."""
+    try:
+        held = json.loads(text)
+        return str(held["what"]), str(held["host"]), int(held["pid"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
 def _holder(place: Path) -> str:
     try:
-        held = parse_json(read_bytes(place, most=CONFIG), f"{place}")
-        return shortened(f"{held['what']} in process {int(held['pid'])} on {held['host']}")
-    except (ArnoError, ValueError, KeyError, TypeError):
-        return "another process"
+        signed = _signed(read_bytes(place, most=CONFIG))
+    except ArnoError:
+        signed = None
+    return "another process" if signed is None else shortened(f"{signed[0]} in process {signed[2]} on {signed[1]}")
 
 
 def _refused(folder: Path, holder: str) -> Busy:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..config import settings as configs
 from ..core.contracts import Caller
 from ..core.federation import Federation, Round
-from ..errors import ArnoError, StoppedAtOnce, Unanswered, named
+from ..errors import ArnoError, StoppedAtOnce, Unanswered, described, named
 from ..methods.panels import Panel, headlines, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
@@ -67,7 +67,7 @@ class Loop:
         until: int | None = None,
     ) -> None:
         self.config, self.fed, self.totals, self.folder, self.progress = config, fed, totals, folder, progress
-        self.notes, self.status, self._engine = notes, "failed", fed.engine.name
+        self.notes, self.status, self.reason, self._engine = notes, "failed", "", fed.engine.name
         self.until = config["rounds"] if until is None else until
         self._own: dict[str, Tensor] | None = None  # of the clients' own test samples, after the last round
         self.caller = Caller(say=lambda line: self.say([line]))
@@ -87,9 +87,15 @@ class Loop:
             raise self.interrupted("stopped at once; continue from the last checkpoint") from None
         except Unanswered as error:
             if not self.caller.stopping:
+                self.reason = str(error)
                 raise
             at = f"stopped in round {self.fed.t + 1}, which cannot end ({error})"
             raise self.interrupted(f"{at}; continue from the last checkpoint") from None
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.reason = str(error) if isinstance(error, ArnoError) else described(error)
+            raise
         finally:
             self.close(tracking, perf_counter() - began)
 
@@ -234,10 +240,11 @@ class Loop:
         self.progress.stop()
         self.fed.engine.close()
         self.folder.close()
-        self.folder.log(f"{self.status} after round {self.fed.t}")
+        self.folder.log(f"{self.status} after round {self.fed.t}" + (f": {self.reason}" if self.reason else ""))
         try:
             self.folder.end_manifest(
                 status=self.status,
+                reason=self.reason,
                 rounds=self.fed.t,
                 seconds=round(self.totals.seconds, 3),
                 wall=round(wall, 3),

@@ -1,0 +1,117 @@
+"""Delete a run or a comparison: the files that Arno wrote, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ..errors import ArnoError
+from ..limits import read_text
+from ..records import checksummed
+from ..records.lock import holder, writing
+from .catalogue import here
+from .entry import FILES, kind_of
+
+#: What Arno writes into the folder of a run or of a comparison; the pictures of panels have the names of their titles.
+WRITTEN = (
+    *("manifest.json.previous", "final.safetensors", "best.safetensors", "start.safetensors", "clients.parquet"),
+    *("client_scores.parquet", "counts.npy", "panels.json", "log.txt", "curves.png", "compare.png", "report.html"),
+    *("table.md", "table.tex", "table.csv", "differences.csv", "client_scores.csv", "optuna.journal*"),
+    *("*.part", "*.damaged", "*.damaged[0-9]*", ".arno-index.json"),
+)
+#: Folders that Arno makes there; all that they hold is deleted.
+HOLDS = ("checkpoints", "logs", "figures", "tensorboard", "track")
+
+
+def refuse_removal(path: Path) -> None:
+    """Refuse what is no run, what is a link, and what a process works on."""
+    if path.is_symlink():
+        raise ArnoError(f"{path}", "is a link", "give the folder itself")
+    found = here(path)
+    if found is None or not kind_of(path, found[0]):
+        raise ArnoError(f"{path}", "is no run and no comparison", "arno runs lists them")
+    for folder in (path.parent, path, *cells_in(path)):  # a comparison may start its cell at any moment
+        held = holder(folder)
+        if held is not None:
+            who = f"{held.what} in process {held.pid} on {held.host}" if held.host else held.what
+            raise ArnoError(f"{folder}", f"is being written by {who}", "stop it first")
+
+
+def remove(path: Path) -> list[str]:
+    """Delete a run or a comparison with its cells; returns what was left because Arno did not write it."""
+    refuse_removal(path)
+    return _remove(path)
+
+
+def _remove(path: Path) -> list[str]:
+    with writing(path, "a removal", links=True):
+        left = [line for cell in cells_in(path) for line in _remove(cell)]
+        for folder in _search(path)[::-1]:  # the folders of the trials that are empty now
+            with suppress(OSError):
+                os.rmdir(folder)
+        left += _clear(path)
+    with suppress(OSError):
+        path.rmdir()
+    return left
+
+
+def cells_in(path: Path) -> list[Path]:
+    """The folders of the cells of a comparison and of the trials of a search; links are not followed."""
+    found = list[Path]()
+    if (path / "compare.json").is_file():
+        with suppress(ArnoError, LookupError, TypeError):
+            found = [
+                path / str(cell["folder"]) for cell in checksummed.read(path / "compare.json", path, "command")["cells"]
+            ]
+    inside = [cell for cell in found if cell.parent == path and cell.name not in ("", ".", "..")]
+    if (path / "tune.json").is_file():
+        inside += _search(path)
+    return [cell for cell in inside if not cell.is_symlink() and _is_run(cell)]
+
+
+def _search(path: Path) -> list[Path]:
+    """The folders below `search`, each before those in it; links are not followed."""
+    below = path / "search"
+    return [] if below.is_symlink() else [Path(folder) for folder, _, _ in os.walk(below)]
+
+
+def _is_run(path: Path) -> bool:
+    found = here(path)
+    return found is not None and kind_of(path, found[0]) == "run"
+
+
+def _clear(path: Path) -> list[str]:
+    """Delete what Arno wrote into one folder; what makes it a run is deleted last."""
+    left, pictures = [], _pictures(path)
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name in FILES):
+            folder = entry.is_dir(follow_symlinks=False)
+            own = entry.name in HOLDS if folder or entry.is_symlink() else _written(entry.name, pictures)
+            if entry.name == ".lock":
+                continue
+            if not own:
+                left.append(entry.path)
+            elif folder:
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)  # of a link, the link
+    return left
+
+
+def _written(name: str, pictures: set[str]) -> bool:
+    return name in FILES or name in pictures or any(fnmatchcase(name, pattern) for pattern in WRITTEN)
+
+
+def _pictures(path: Path) -> set[str]:
+    """The names of the pictures of the panels of a run."""
+    from ..pictures.draw import slug
+
+    try:
+        panels = json.loads(read_text(path / "panels.json")) if (path / "panels.json").is_file() else []
+        return {f"{slug(str(panel['title']))}.png" for panel in panels}
+    except (ArnoError, ValueError, LookupError, TypeError):
+        return set()
