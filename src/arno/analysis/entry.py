@@ -358,7 +358,7 @@ def _tags(path: Path, files: Mapping[str, Any], quiet: bool = False) -> list[str
     if "tags.json" not in files:
         return []
     try:
-        found = checksummed.read(path / "tags.json", path)["tags"]
+        found = checksummed.read(path / "tags.json", path, "tags")["tags"]
         return [str(tag) for tag in found]
     except (ArnoError, LookupError, TypeError):
         if quiet:
