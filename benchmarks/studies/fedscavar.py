@@ -58,13 +58,14 @@ model (β = 1). The settings were committed before the first run.
 
 `digits`, Dirichlet(0.1), 30 clients, ten in a round, two local epochs, batches of 10, {rounds} rounds, `mlp`, plain
 means (1/m). Every arm has the same budget: its learning rate is chosen from {rates} by the accuracy on validation
-samples at seed 0, and then {seeds} other seeds are scored once on the test data. All other settings are the defaults.
-The intervals are 95 % intervals over the seeds (Student's t), of the score and of the paired differences; they are
-not corrected for the number of arms. An arm whose numbers are not finite counts as accuracy 0.
+samples at seed 0, and then {seeds} other seeds are scored once on the test data. All other settings are the
+defaults. The intervals are 95 % intervals over the seeds (Student's t), of the score and of the paired differences;
+they are not corrected for the number of arms. An arm whose numbers are not finite counts as accuracy 0.
 
-FedSCAVAR divides the sum of the updates by the number of participants, also at a coordinate that few of them trained.
-Without the cluster memories two divisors are possible: this one, and FedRolex's (the participants that trained the
-coordinate).
+FedSCAVAR divides the sum of the updates by the number of participants, also at a coordinate that few of them
+trained. Without the cluster memories two divisors are possible: this one, and FedRolex's (the participants that
+trained the coordinate). Here both give the same numbers: all clients have the same β, so all participants of a
+round train the same window.
 """
 
 
@@ -144,6 +145,10 @@ def reading(found: dict[str, dict[str, list[float]]]) -> list[str]:
     below = [arm for arm in alone if apart(found, WHOLE, arm).low > 0]
     lines.append(f"- Parts that are better alone than all four together: {', '.join(above) or 'none'}.")
     lines.append(f"- Parts that are worse alone than all four together: {', '.join(below) or 'none'}.")
+    ends = [arm for arm in found if found[arm]["lr"][0] in (RATES[0], RATES[-1])]
+    lines.append(
+        f"- A wider grid may help the arms whose learning rate is an end of the grid: {', '.join(ends) or 'none'}."
+    )
     helped = against.low > 0 and not above
     lines += [
         "",
