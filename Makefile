@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results check test torture fuzz lint format bench bench-peers docs lock clean
+.PHONY: help demo results stale check test torture fuzz lint format bench bench-peers docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -17,6 +17,9 @@ demo: $(VENV)/.installed  ## compare five methods on skewed digits, over three s
 
 results: $(VENV)/.dev  ## make results NAME=skew: run a study of benchmarks/studies, write docs/results/NAME.md
 	$(BIN)/python benchmarks/results.py $(NAME) $(ARGS)
+
+stale: $(VENV)/.dev  ## name the pages of docs/results that are older than the sources of their numbers
+	$(BIN)/python benchmarks/stale.py
 
 check: lint  ## lint, types, laws and units, in less than a minute: after every edit
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow' tests/laws tests/kernels tests/unit
@@ -40,7 +43,7 @@ format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.dev  ## run every benchmark and print what it measures
-	@for file in $(filter-out $(addprefix benchmarks/, results.py bits.py releases.py), $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
+	@for file in $(filter-out $(addprefix benchmarks/, results.py stale.py bits.py releases.py), $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 PEERS := flower pfl fedlab

@@ -4,7 +4,7 @@
 
 A study is a file of benchmarks/studies. NAME.yaml is a comparison: its title, what the page says before and after the
 tables, and the words for `arno compare`; its runs are kept in runs/NAME, and one that was stopped goes on. NAME.py is a
-program that writes its page itself.
+program that writes its page itself. The page also notes the sources that it was made from (see stale.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from arno.cli.compare import tell
 from arno.errors import ArnoError, unknown
 from arno.grids.compare import own_keys, run_grid
 from arno.report.tables import markdown, sheets
+from stale import LINE, SOURCES, mark
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGES = ROOT / "benchmarks" / "studies", ROOT / "docs" / "results"
@@ -69,10 +70,12 @@ def programmed(file: Path, page: Path, words: list[str]) -> int:
 
 
 def stamp(page: Path, seconds: float, note: str) -> None:
-    """Say at the end of a page how it was made and how long that took."""
-    text = re.sub(r"\n*Made by `make results NAME=.*\n*\Z", "", page.read_text()).rstrip()
+    """Say at the end of a page how it was made, how long that took, and from which sources."""
+    text = re.sub(r"\n*Made by `make results NAME=.*\n*\Z", "", LINE.sub("", page.read_text())).rstrip()
     took = f"took {timedelta(seconds=round(seconds))} on {os.cpu_count()} cores ({note})"
     page.write_text(f"{text}\n\nMade by `make results NAME={page.stem}`; {took}.\n")
+    if page.stem in SOURCES:
+        mark(page)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/results.py, with folders of its own."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     spec = importlib.util.spec_from_file_location("results", ROOT / "benchmarks" / "results.py")
     assert spec is not None
     assert spec.loader is not None
@@ -47,11 +48,15 @@ def test_a_comparison_becomes_a_page_that_says_how_long_it_took(results, tmp_pat
     assert (tmp_path / "small.md").read_text().count("Made by") == 1
 
 
-def test_a_program_writes_its_page_itself(results, tmp_path):
+def test_a_program_writes_its_page_itself(results, tmp_path, monkeypatch):
     program = "import sys\nopen('mine.md', 'w').write('# ' + sys.argv[1])\nsys.exit(len(sys.argv) - 2)\n"
     (tmp_path / "mine.py").write_text(program)
     assert results.main(["mine", "Mine"]) == 0
     assert (tmp_path / "mine.md").read_text().startswith("# Mine\n\nMade by `make results NAME=mine`; took 0:00:0")
+    assert "made from" not in (tmp_path / "mine.md").read_text(), "no sources are listed for it"
+    monkeypatch.setitem(results.SOURCES, "mine", ("benchmarks/results.py",))
+    assert results.main(["mine", "Mine"]) == 0
+    assert (tmp_path / "mine.md").read_text().count("\n<!-- made from: benchmarks/results.py=") == 1
     assert results.main(["mine", "Mine", "--wrong"]) == 1
     assert "Made by" not in (tmp_path / "mine.md").read_text(), "a study that fails has taken no time"
     with pytest.raises(ArnoError, match="did you mean 'mine'"):
