@@ -10,8 +10,8 @@
 | W4 | MLP 784-128-10 | 1,000 × 60 samples | 100 clients, B = 20, E = 1 |
 
 Pixels are random: time does not depend on them. Repeats are interleaved; the table shows medians, the ratio to the
-serial engine, and the largest difference between the models after the first round, relative to how far they moved: the
-same work was done. `speed/run.py` measures Arno beside a hand-written loop and other libraries.
+serial engine, and the largest difference between the models after the first round, relative to how far they moved: a
+large one is a sign of different work. `speed/run.py` measures Arno beside a hand-written loop and other libraries.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ written by a user.
 Every contender is a process of its own, started anew in every repeat; repeats are interleaved. A contender's time is
 the median over its rounds after the first (one round, on W3); the table shows the median of that over the repeats and
 its range, the peak memory of the process tree (proportional set size) and the accuracy of the final model with its
-range: the same work was done. All of them start from the same model, shuffle the samples in another way in every
-repeat, and get the same environment variables. `--peers` is where `make bench-peers` put the peers' environments;
-without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone; on W1 and W2 Arno's other
-parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of made-up images.
+range: ranges that do not overlap are a sign of different work. All of them start from the same model, shuffle the
+samples in another way in every repeat, and get the same environment variables. `--peers` is where `make bench-peers`
+put the peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone;
+on W1 and W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of
+made-up images.
 """
 
 from __future__ import annotations

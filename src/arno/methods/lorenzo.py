@@ -12,10 +12,10 @@
 The mean is Gauss–Seidel's for the clients before k (their new models count at once) and Jacobi's for the rest. It is
 kept as a running sum, so a round costs O(K·d) and not O(K²·d); every model is scored once, K + 1 a round.
 
-Lorenzo: Quasi-Sequential Federated Learning with Conservative Jacobi–Seidel Aggregation and Bootstrap: a method of this
-project, specified in two documents ("the seeds") that have not been published.
+Source: "Lorenzo (Quasi-Sequential Federated Learning with Jacobi-Seidel Aggregation)", pseudo-code in two forms,
+without and with early stopping, not published (see docs/sources.md). A method of this project.
 
-Deviations: none from the seeds. What they leave open: −loss orders clients and models, but a weight must not be
+Deviations: none from the pseudo-code. What it leaves open: −loss orders clients and models, but a weight must not be
 negative, so as a weight it is 1 / (1 + loss). A client that diverged (`on_divergence=drop`) keeps its start as C[k].
 BatchNorm buffers of W_g are the mean by samples, as in every method here.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 Order = Literal["score", "random", "reverse", "fixed"]
 
-#: Local SGD of the seeds: E_local = 5, η = 0.01, weight decay 1e-4, no momentum.
+#: Local SGD of the pseudo-code: E_local = 5, η = 0.01, weight decay 1e-4, no momentum.
 DEFAULTS = {"local.epochs": 5, "local.lr": 0.01, "local.weight_decay": 1e-4}
 
 
