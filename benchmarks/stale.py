@@ -46,6 +46,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "personal": (*TRAINING, METHODS, STATISTICS),
     "power_of_choice": (*TRAINING, *_methods("fedavg")),
     "qrmix": (*TRAINING, *_methods("fedavg", "fedavgm", "fedrcl", "qrmix", "compose")),
+    "qrmix_cifar10": (*TRAINING, *_methods("fedavgm", "fedrcl", "qrmix", "compose"), STATISTICS),
     "qrmix_cost": (*_methods("qrmix"), "src/arno/models", STATISTICS),
     "quadratic": SIMULATION,
     "quadratic_time": (*SIMULATION, *TRAINING, "src/arno/runs", "src/arno/records", "src/arno/tracking"),
