@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..limits import inside
+from ..pictures.card import card
 from ..records import checksummed
 from ..records.damage import Damaged
 from ..records.folder import RunFolder
@@ -83,7 +84,7 @@ class Comparison:
 
     groups: the runs by label. history: one row per run and round. scores(): one row per run. table(): one row per
     group. differences(): one row per group, except the reference, paired by seed. client_scores(): one row per run and
-    client. figure(): a picture.
+    client. plot(): a picture.
     """
 
     def __init__(self, members: Sequence[Group], path: Path | None = None, record: Mapping[str, Any] | None = None):
@@ -94,6 +95,16 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison({list(self.groups)}, seeds={self.seeds})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the final scores with their intervals, and the picture."""
+        declared, table = self.declared(), self.table()
+        names = {"setting": "setting", "name": "method", "seeds": "seeds", "final": f"final {declared.label}"}
+        names |= {"final_std": "± std", "final_low": "95 % from", "final_high": "to"}
+        shown = [name for name in names if name in table and (name != "setting" or len(self.places) > 1)]
+        html = table[shown].rename(columns=names).to_html(index=False, float_format=declared.show, border=0)
+        facts = {"where": self.where, "better than every other": ", ".join(self.winners()) or "none, by 95 % intervals"}
+        return card("Comparison", facts, html, self.plot() if "final" in table else None)
 
     @classmethod
     def open(cls, path: Path | str) -> Comparison:
@@ -286,6 +297,10 @@ class Comparison:
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["label", "seed", "client"])
 
     def figure(self, metric: str | None = None) -> Figure:
+        """The same as `plot`."""
+        return self.plot(metric)
+
+    def plot(self, metric: str | None = None) -> Figure:
         """A picture: curves over the rounds, and the final scores of all seeds with the interval of their mean."""
         from .comparison_picture import bands
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..pictures.figure import blank
 from .dataset import Labels
 from .partition import Partition
 
@@ -43,20 +44,22 @@ def summary(partition: Partition, strata: Labels, names: Sequence[str], kind: st
 def draw_partition(
     partition: Partition, strata: Labels, names: Sequence[str], path: str | Path, *, label: str = ""
 ) -> Path:
-    """Draw how many samples of each stratum (y axis) each client (x axis) has, and write the picture to `path`.
+    """Write the picture of a partition to `path`; see `holdings`."""
+    holdings(partition, strata, names, label=label).savefig(path)
+    return Path(path)
+
+
+def holdings(partition: Partition, strata: Labels, names: Sequence[str], *, label: str = "") -> Any:
+    """A figure: how many samples of each stratum (y axis) each client (x axis) has.
 
     Few clients are drawn as circles with area ∝ samples, many as a heat map (white: no samples), of very many clients
     only some. label: of the y axis.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
 
     counts = partition.label_counts(strata, len(names))
     shown = torch.linspace(0, len(partition) - 1, min(len(partition), COLUMNS)).round().long()
-    figure = Figure(figsize=(min(14.0, 4 + 0.22 * len(shown)), min(10.0, 2 + 0.28 * len(names))), dpi=120)
-    FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained")
+    figure = blank((min(14.0, 4 + 0.22 * len(shown)), min(10.0, 2 + 0.28 * len(names))), dpi=120)
     axes = figure.add_subplot()
     table = counts[shown].T
     if len(shown) <= BUBBLES:
@@ -76,8 +79,7 @@ def draw_partition(
     own = partition.names
     labels = [str(int(shown[i])) if own is None else own[int(shown[i])][:24] for i in ticks]
     axes.set_xticks(ticks, labels, rotation=0 if own is None else 45, ha="center" if own is None else "right")
-    figure.savefig(path)
-    return Path(path)
+    return figure
 
 
 def _bubbles(axes: Any, table: Tensor) -> None:

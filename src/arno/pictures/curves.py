@@ -12,7 +12,12 @@ from .figure import COLOURS, figure
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], path: Path) -> None:
-    """Draw the recorded metrics over the rounds; metrics with the same `axis` share a picture."""
+    """Write the picture of the recorded metrics to a file."""
+    curves(rows, metrics).savefig(path, dpi=130)
+
+
+def curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> Any:
+    """The recorded metrics over the rounds, as a figure; metrics with the same `axis` share a picture."""
     from matplotlib.ticker import MaxNLocator
 
     axes: dict[str, list[tuple[Metric, list[tuple[int, float]]]]] = {}
@@ -21,18 +26,18 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], pa
         if points:
             axes.setdefault(metric.axis or metric.label, []).append((metric, points))
     fig, grid = figure(1, max(1, len(axes)), (5 * max(1, len(axes)), 4))
-    for axis, (label, curves) in zip(grid[0], axes.items(), strict=False):
-        for i, (metric, points) in enumerate(curves):
+    for axis, (label, lines) in zip(grid[0], axes.items(), strict=False):
+        for i, (metric, points) in enumerate(lines):
             marker = "o" if len(points) <= 20 else ""
             axis.plot(*zip(*points, strict=True), color=COLOURS[i % 8], label=metric.label, lw=1.6, marker=marker, ms=3)
         axis.set(xlabel="round", ylabel=label)
-        low, high = curves[0][0].low, curves[0][0].high
+        low, high = lines[0][0].low, lines[0][0].high
         if isfinite(low) and isfinite(high):
             axis.set_ylim(low, high + 0.02 * (high - low))
-        if all(metric.log and min(y for _, y in points) > 0 for metric, points in curves):
+        if all(metric.log and min(y for _, y in points) > 0 for metric, points in lines):
             axis.set_yscale("log")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
-    fig.savefig(path, dpi=130)
+    return fig

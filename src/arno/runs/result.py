@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.metric import Metric
+from ..errors import ArnoError
+from ..pictures.card import card
 from ..records import clients
 from ..records.folder import COUNTS, RunFolder
 from .python_objects import again
@@ -15,6 +17,7 @@ from .trust import check
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
@@ -26,7 +29,7 @@ class RunResult:
 
     rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round.
     metrics: the declarations of the scores. final, best: the vector after the last round, and the best one by
-    validation data. model(): the network with those weights. trust: `problem` and `model` may import files of the user
+    validation data. model(): the network with those weights. plot(): a picture. trust: `problem` and `model` may import files of the user
     that the run names, although this user has not used them for this run. data, network: the objects with which the run
     was started from Python, which `problem` and `model` need.
     """
@@ -37,6 +40,23 @@ class RunResult:
 
     def __repr__(self) -> str:
         return f"RunResult({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: method, data, rounds, last scores, the picture."""
+        config, last = self.config, self.rows[-1] if self.rows else {}
+        facts: dict[str, object] = {"method": config["method"]["kind"], "data": config["data"]["kind"]}
+        facts |= {"round": f"{last.get('round', 0)} of {config['rounds']}", "folder": self.path}
+        known = {metric.label: metric.show(last[metric.name]) for metric in self.metrics if last.get(metric.name) is not None}
+        return card("Run", facts | known, figure=self.plot() if self.rows else None)
+
+    def plot(self, *metrics: str) -> Figure:
+        """A picture of the scores over the rounds: all that were recorded, or those that are named."""
+        from ..pictures.curves import curves
+
+        known = {metric.name: metric for metric in self.metrics}
+        if odd := [name for name in metrics if name not in known]:
+            raise ArnoError(f"plot({odd[0]!r})", "this run has no such score", f"there are: {', '.join(known)}")
+        return curves(self.rows, [known[name] for name in metrics or known])  # type: ignore[no-any-return]
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import ArnoError
+from ...pictures.card import card
 from ..dataset import Ints, Labels, as_labels, sorted_by
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +50,24 @@ class Partition:
     def sizes(self) -> Tensor:
         """How many samples each client has, `[N]`."""
         return self.offsets.diff()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the sizes of the clients."""
+        sizes = self.sizes
+        facts = {"clients": len(self), "samples": int(sizes.sum())}
+        return card("Partition", facts | {"samples of a client": f"{sizes.min()} to {sizes.max()}"}, figure=self.plot())
+
+    def plot(self, labels: Labels | None = None, classes: Sequence[str] | None = None) -> Figure:
+        """A picture: how many samples each client has, and of which classes if their labels are given.
+
+        labels: the class of each sample, a number from 0. classes: their names.
+        """
+        from ..partition_picture import holdings
+
+        if labels is None:
+            labels, classes = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64), ["samples"]
+        known = as_labels(labels)
+        return holdings(self, known, classes or list(map(str, range(int(known.max()) + 1))))  # type: ignore[no-any-return]
 
     def within(self, index: Tensor) -> Partition:
         """The same partition with other sample numbers: sample i becomes sample `index[i]`."""

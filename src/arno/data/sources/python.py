@@ -6,16 +6,17 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from ...errors import ArnoError
+from ...pictures.card import card
 from ..arrays import from_arrays
 from ..columns import coded, in_order, many
-from ..dataset import Dataset, datasets, load, shortened
+from ..dataset import Dataset, as_labels, datasets, load, shortened
 from ..images import Array
 from ..labels import label_note, targets
 from ..samples import Rows, array, rows_of
@@ -23,6 +24,9 @@ from ..tables import Read
 from ..values import valued
 from .local import samples_of
 from .table import Roles, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: The data that this process has made, by fingerprint.
 _MADE: dict[str, Dataset] = {}
@@ -137,6 +141,25 @@ class Data(Mapping[str, Any]):
     def __repr__(self) -> str:
         data = self.dataset
         return "\n".join([f"Data {data.name!r}, fingerprint {data.fingerprint()}", *data.notes])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what was inferred, and who holds what."""
+        data = self.dataset
+        facts = {"training samples": len(data.y), "test samples": len(data.y_test), "fingerprint": data.fingerprint()}
+        facts |= {name: value for name, _, value in (line.partition(": ") for line in data.notes)}
+        return card(f"Data {data.name!r}", facts, figure=self.plot())
+
+    def plot(self) -> Figure:
+        """A picture: how many training samples of each class (or decile of the target) each client holds."""
+        from ..partition.partition import by_owner
+        from ..partition_picture import holdings
+
+        data = self.dataset
+        owner = np.zeros(len(data.y), dtype=np.int64) if data.client is None else as_labels(data.client)
+        names = data.clients or ("all samples",)
+        partition = by_owner(owner, len(names), tuple(names))
+        label = "" if data.n_classes else "target (deciles)"
+        return holdings(partition, data.strata(), data.stratum_names(), label=label)  # type: ignore[no-any-return]
 
     def __getitem__(self, key: str) -> Any:
         return self._settings[key]
