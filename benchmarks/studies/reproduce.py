@@ -102,13 +102,21 @@ def page(figures: list[Figure], runs: Path) -> str:
     for figure in figures:
         record = records.get(figure.name)
         held = f"{sum(c['holds'] for c in record['checks'])} of {len(record['checks'])}" if record else ""
-        said = record["verdict"] if record else f"not run (about {figure.hours:g} h of two cores)"
+        said = record["verdict"] if record else without_verdict(figure)
         lines.append(f"| {figure.name} | {figure.source} | {held} | {said} |")
     lines += ["", "## What explains them", ""]
     lines += [f"- **{name}**: {WHY[name]}" for name in records if name in WHY]
     for path in found.values():
         lines += ["", (path / "reproduce.md").read_text("utf-8").replace("# ", "## ", 1).rstrip()]
     return re.sub(r" data\.root=[^ `\n]+", "", "\n".join(lines)) + "\n"
+
+
+def without_verdict(figure: Figure) -> str:
+    """Where a figure is settled that `arno reproduce` does not run, or that it was not run."""
+    study = figure.by.rpartition("NAME=")[2]
+    if study and (PAGE.parent / f"{study}.md").exists():
+        return f"a study of its own: [{study}]({study}.md)"
+    return f"not run (about {figure.hours:g} h of two cores)"
 
 
 if __name__ == "__main__":
