@@ -19,14 +19,14 @@ from typing import Any
 import arno
 from arno.analysis.comparison import Comparison
 from arno.analysis.tuning import Tuning
-from arno.grids import searching
+from arno.grids import searches
 
 SETTINGS = ["method=fedavg,fedprox,scaffold,fedadam", "partition.alpha=0.1", "participation=0.3", "seed=0..2"]
 
 
 def searched(out: Path, trials: int, rounds: int, prune: bool) -> tuple[Tuning, Comparison, float, float]:
     """The search, the comparison, and the seconds of the search in its runs and outside of them."""
-    inside, whole, run_cells, run = 0.0, 0.0, searching.run_cells, searching.Searching.run
+    inside, whole, run_cells, run = 0.0, 0.0, searches.run_cells, searches.Searching.run
 
     def timed_cells(*arguments: Any) -> bool:
         nonlocal inside
@@ -35,17 +35,17 @@ def searched(out: Path, trials: int, rounds: int, prune: bool) -> tuple[Tuning, 
         inside += perf_counter() - began
         return done
 
-    def timed_search(self: searching.Searching, *arguments: Any) -> None:
+    def timed_search(self: searches.Searching, *arguments: Any) -> None:
         nonlocal whole
         began = perf_counter()
         run(self, *arguments)
         whole = perf_counter() - began
 
-    searching.run_cells, searching.Searching.run = timed_cells, timed_search  # type: ignore[assignment]
+    searches.run_cells, searches.Searching.run = timed_cells, timed_search  # type: ignore[assignment]
     try:
         found = arno.tune(*SETTINGS, f"rounds={rounds}", out=out, trials=trials, prune=prune, jobs=1)
     finally:
-        searching.run_cells, searching.Searching.run = run_cells, run  # type: ignore[assignment]
+        searches.run_cells, searches.Searching.run = run_cells, run  # type: ignore[assignment]
     record = Tuning.open(out)
     assert record is not None
     return record, found, inside, whole - inside

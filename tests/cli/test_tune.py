@@ -15,7 +15,7 @@ from arno.analysis.budget import unequal_searches
 from arno.analysis.tuning import Tuning
 from arno.cli import main
 from arno.errors import ArnoError
-from arno.grids import searching as tuning
+from arno.grids import searches as tuning
 from arno.grids import tune
 from arno.grids.grid import cells
 from arno.grids.ranges import Range

@@ -86,5 +86,5 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert len([o for o in outputs if "image/png" in o.get("data", {})]) == 1
     tables = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
-    assert len(tables) == 4
+    assert len(tables) == 5  # the comparison's card, and four frames
     assert all("scaffold" in table for table in tables)
