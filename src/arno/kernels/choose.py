@@ -16,7 +16,8 @@ from .chain import Step, chain_of
 from .dense import Dense, activation_of
 from .kernel import Autograd, Kernel
 from .lean import lean
-from .record import Graph
+from .record import Graph, Operation
+from .rules import cuts_patches
 from .strips import ConvStrips, suits
 from .written import Written, program_of
 
@@ -32,7 +33,8 @@ class Choice:
 
     name: of the kernel. reason: why this kernel is taken, and why not a faster one. graph: what the network computes,
     where that could be recorded and checked. chain: its layers, where it is a chain of known ones. small: whether a
-    step takes so little time that many models are best computed at once.
+    step takes so little time that many models are best computed at once. channels_last: whether images come with the
+    channels of a pixel side by side.
     """
 
     name: str
@@ -40,45 +42,51 @@ class Choice:
     graph: Graph | None = None
     chain: tuple[Step, ...] | None = None
     small: bool = False
+    channels_last: bool = False
 
 
-def choose(module: nn.Module, shape: Sequence[int], channels_last: bool, x: Tensor | None = None) -> Choice:
+def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, x: Tensor | None = None) -> Choice:
     """The kernel for a network on inputs of this shape, of which `x` are a few; they are made up where none are given.
 
     dense: a chain of linear layers. strips: narrow convolutions with pooling in channels_last on a CPU, then linear
-    layers. program: a network of known operations. autograd: any other network.
+    layers. program: a network of known operations. autograd: any other network. channels_last: as asked; None where
+    what the network computes decides.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         remedy = "give it a parameter with requires_grad=True"
         raise ArnoError(f"the network {type(module).__name__}", "it has no parameter that is trained", remedy)
     like = next(module.parameters())
     if sum(p.numel() for p in module.parameters()) > LARGE:
-        return Choice("autograd", f"the network has more than {LARGE:,} parameters")
+        last = wants_channels_last(module, channels_last, None)
+        return Choice("autograd", f"the network has more than {LARGE:,} parameters", channels_last=last)
     if x is None:
         x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
     graph, why = program_of(module, x)
+    last = wants_channels_last(module, channels_last, graph)
     if graph is None:
-        return Choice("autograd", f"the network runs as it is: {why}")
+        return Choice("autograd", f"the network runs as it is: {why}", channels_last=last)
     small = max(multiplications(graph), sum(p.numel() for p in module.parameters())) <= SMALL
     chain = chain_of(graph, [name for name, _ in module.named_parameters()])
     if chain is not None and activation_of(chain) is not None:
-        return Choice("dense", "the network is a chain of linear layers with one activation", graph, chain, small)
-    cpu = like.device.type == "cpu"
-    if chain is not None and channels_last and cpu and suits(module, chain, shape):
+        reason = "the network is a chain of linear layers with one activation"
+        return Choice("dense", reason, graph, chain, small, last)
+    if chain is not None and last and like.device.type == "cpu" and suits(module, chain, shape):
         reason = "the network is narrow convolutions with pooling, then linear layers"
-        return Choice("strips", reason, graph, chain)
-    if channels_last:
+        return Choice("strips", reason, graph, chain, channels_last=last)
+    if last:
         reason = "convolutions in channels_last, and no narrow ones with pooling on images of this size"
-        return Choice("autograd", reason, graph, chain)
+        return Choice("autograd", reason, graph, chain, channels_last=last)
     return Choice("program", "all operations of the network have written-out gradients", graph, chain, small)
 
 
 def multiplications(graph: Graph) -> float:
-    """Of the matrix products for one sample; without limit where there are convolutions, which are never stacked."""
+    """Of the matrix products for one sample; without limit where there are convolutions that are never stacked."""
     total, samples = 0, graph.output.shape[0]
     for step in graph.operations:
         if step.name == "convolution":
-            return inf
+            if len(step.shapes[0]) != 4 or not cuts_patches(step):
+                return inf
+            total += prod(step.shapes[0]) * prod(step.values[1].shape[1:])
         if step.name in ("mm", "addmm", "bmm", "baddbmm"):
             total += prod(step.shapes[0]) * step.values[-1].shape[-2]
     return total / samples
@@ -112,16 +120,26 @@ def for_scoring(
     return Autograd(lean(module, choice.chain), task, trains=False)
 
 
-def wants_channels_last(module: nn.Module, asked: bool | None) -> bool:
+def wants_channels_last(module: nn.Module, asked: bool | None, graph: Graph | None) -> bool:
     """Whether images come with the channels of a pixel side by side: as asked, else where convolutions gain from it.
 
-    It rounds differently, so it is part of a run.
+    It rounds differently, so it is part of a run. What a network computes says whether it convolves; its layers say so
+    where that is not known.
     """
     kinds = {type(m) for m in module.modules()}
-    if asked and nn.GroupNorm in kinds:
+    names = set[str]() if graph is None else {step.name for step in graph.operations}
+    grouped = nn.GroupNorm in kinds or "native_group_norm" in names
+    if asked and grouped:
         raise ArnoError(
             "model.channels_last = true with GroupNorm",
             "torch's backward pass writes past its buffers there for some numbers of channels",
             "leave model.channels_last out",
         )
-    return nn.Conv2d in kinds and nn.GroupNorm not in kinds if asked is None else asked
+    if asked is not None:
+        return asked
+    return not grouped and (nn.Conv2d in kinds if graph is None else any(map(convolves, graph.operations)))
+
+
+def convolves(step: Operation) -> bool:
+    """Whether an operation is a convolution of images that is more than a product with patches."""
+    return step.name == "convolution" and len(step.shapes[0]) == 4 and not step.args[6] and not cuts_patches(step)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .picks import PICKS
 from .record import Graph, NotRecorded, Operation, Ref
 from .rules import IN_PLACE, RULES, Arithmetic, Convolution, Point, Product, Rule
 
@@ -49,6 +50,8 @@ class Linear(Rule):
 class Noise(Rule):
     """Ones and zeros, drawn from the stream of each client."""
 
+    passes = False
+
     def prepare(self) -> None:
         """The chance of a one."""
         self.chance = self.argument(1, "p", 0.5)
@@ -71,7 +74,7 @@ class Blank(Noise):
         """Nothing is read."""
 
 
-KNOWN = RULES | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
+KNOWN = RULES | PICKS | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
 
 
 @dataclass
@@ -107,7 +110,7 @@ class Program:
             rule = KNOWN[step.name](step, lead, [led.get(ref, False) for ref in of], needs)
             outs = [(number, k) for k in range(len(step.shapes))]
             led |= dict.fromkeys(outs, True)
-            if any(needs) and step.name not in ("bernoulli", "empty_like", "new_empty"):
+            if any(needs) and rule.passes:
                 trained.add(outs[0])
                 trained |= set(outs) if rule.outputs == len(outs) and step.name in SEVERAL else set()
             if isinstance(rule, Point) and uses[of[0]] == 1 and step.name in IN_PLACE:
@@ -119,7 +122,7 @@ class Program:
         self.output, self.input = self._slot(graph.output.of), self._slot("input")
         self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
         self.places = [(name, self._slot(name)) for name in parameters]
-        self.back = [step for step in reversed(self.steps) if any(step.rule.needs)]
+        self.back = [step for step in reversed(self.steps) if any(step.rule.needs) and step.rule.passes]
         if graph.output.of not in trained:
             raise NotRecorded("its output does not depend on its parameters")
 
@@ -152,6 +155,8 @@ class Program:
         for step in self.back:
             rule = step.rule
             above = [deltas[slot] for slot in step.outs]
+            if all(delta is None for delta in above):  # only a comparison reads it
+                continue
             for slot in step.outs:
                 deltas[slot] = None
             below = rule.backward(*above)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from math import pi
 from typing import Any
 
 import torch
@@ -25,10 +26,12 @@ class Rule(ABC):
 
     lead: whether many models are computed at once. led: which of the tensors have the axis of models. needs: for which
     of the tensors a gradient is needed. constants: whether it takes constants as they are, without the axis of models.
+    passes: whether a gradient goes through.
     """
 
     outputs = 1
     constants = False
+    passes = True
 
     def __init__(self, step: Operation, lead: bool, led: Sequence[bool], needs: Sequence[bool]) -> None:
         self.step, self.lead, self.led, self.needs = step, lead, led, needs
@@ -72,8 +75,26 @@ def reduced(delta: Tensor, shape: Sequence[int], lead: bool) -> Tensor:
     return delta.reshape((*delta.shape[:1], *shape) if lead else tuple(shape))
 
 
+def aligned(rule: Rule, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """With axes of length 1 behind the axis of models, where a tensor has fewer axes than the result."""
+    if not rule.lead:
+        return list(tensors)
+    missing = [
+        (1,) * (len(rule.shape) - len(shape)) if led else () for shape, led in zip(rule.shapes, rule.led, strict=True)
+    ]
+    return [t.reshape(len(t), *ones, *t.shape[1:]) if ones else t for t, ones in zip(tensors, missing, strict=True)]
+
+
 #: What a rule of one tensor keeps for the way back ("x": its input, "y": its output), the operation, its gradient.
 Pointwise = tuple[str, Callable[..., Tensor], Callable[..., Tensor]]
+
+
+def within(x: Tensor, low: float | None = None, high: float | None = None, **named: float | None) -> Tensor:
+    """Where numbers are between limits, of which each may be missing, and which torch also names `min` and `max`."""
+    low, high = named.get("min", low), named.get("max", high)
+    there = torch.ones_like(x, dtype=torch.bool) if low is None else x >= low
+    return there if high is None else there & (x <= high)
+
 
 #: The constants of SELU: its α and its scale.
 SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
@@ -103,6 +124,12 @@ POINTWISE: dict[str, Pointwise] = {
     "reciprocal": ("y", torch.reciprocal, lambda d, y: -d * y * y),
     "pow": ("x", torch.pow, lambda d, x, e: d * (e * x ** (e - 1))),
     "clamp_min": ("x", torch.clamp_min, lambda d, x, low: d * (x >= low)),
+    "clamp": ("x", torch.clamp, lambda d, x, *limits, **named: d * within(x, *limits, **named)),
+    "hardshrink": ("x", aten.hardshrink, lambda d, x, most=0.5: aten.hardshrink_backward(d, x, most)),
+    "softshrink": ("x", aten.softshrink, lambda d, x, most=0.5: aten.softshrink_backward(d, x, most)),
+    "threshold": ("x", aten.threshold, lambda d, x, low, value: aten.threshold_backward(d, x, low)),
+    "erf": ("x", torch.erf, lambda d, x: d * (2 / pi**0.5) * torch.exp(-x * x)),
+    "log1p": ("x", torch.log1p, lambda d, x: d / (x + 1)),
     "elu": ("x", aten.elu, lambda d, x, a=1, s=1, i=1: aten.elu_backward(d, a, s, i, False, x)),
 }  # fmt: skip
 #: The same in the memory of the input, which nothing else reads.
@@ -134,6 +161,16 @@ class Point(Rule):
         return (self.slope(delta, *self.saved, *self.rest, **self.named),)
 
 
+#: a ∘ b, and δ times its slopes in a and in b.
+ARITHMETIC: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "add": (lambda a, b: a + b, lambda d, a, b: d, lambda d, a, b: d),
+    "sub": (lambda a, b: a - b, lambda d, a, b: d, lambda d, a, b: -d),
+    "rsub": (lambda a, b: b - a, lambda d, a, b: -d, lambda d, a, b: d),
+    "mul": (lambda a, b: a * b, lambda d, a, b: d * b, lambda d, a, b: d * a),
+    "div": (lambda a, b: a / b, lambda d, a, b: d / b, lambda d, a, b: -d * a / (b * b)),
+}
+
+
 class Arithmetic(Rule):
     """a + b, a − b, a · b, a / b of tensors and numbers, with broadcasting."""
 
@@ -151,41 +188,17 @@ class Arithmetic(Rule):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The result."""
-        a, b = self._aligned(tensors) if self.both else (tensors[0], self.second)
+        a, b = aligned(self, tensors) if self.both else (tensors[0], self.second)
         self.saved = (a, b)
-        name = self.step.name
-        return a + b if name == "add" else a - b if name == "sub" else a * b if name == "mul" else a / b
-
-    def _aligned(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """With axes of length 1 behind the axis of models, where a tensor has fewer axes than the result."""
-        if not self.lead:
-            return list(tensors)
-        missing = [
-            (1,) * (len(self.shape) - len(shape)) if led else ()
-            for shape, led in zip(self.shapes, self.led, strict=True)
-        ]
-        return [t.reshape(len(t), *ones, *t.shape[1:]) if ones else t for t, ones in zip(tensors, missing, strict=True)]
+        return ARITHMETIC[self.step.name][0](a, b)
 
     def backward(self, delta: Tensor) -> Deltas:
         """By the rules of sums, products and quotients."""
-        a, b, name = *self.saved, self.step.name
+        slopes = ARITHMETIC[self.step.name][1:]
         if not self.both:
-            return (delta if name in ("add", "sub") else delta * b if name == "mul" else delta / b,)
-        of_a = of_b = None
-        if self.needs[0]:
-            of_a = delta if name in ("add", "sub") else delta * b if name == "mul" else delta / b
-        if self.needs[1]:
-            of_b = (
-                delta
-                if name == "add"
-                else -delta
-                if name == "sub"
-                else delta * a
-                if name == "mul"
-                else -delta * a / (b * b)
-            )
-        pairs = zip((of_a, of_b), self.shapes, strict=True)
-        return [None if d is None else reduced(d, shape, self.lead) for d, shape in pairs]
+            return (slopes[0](delta, *self.saved),)
+        found = [slope(delta, *self.saved) if need else None for slope, need in zip(slopes, self.needs, strict=True)]
+        return [None if d is None else reduced(d, at, self.lead) for d, at in zip(found, self.shapes, strict=True)]
 
 
 class Reshape(Rule):
@@ -398,12 +411,13 @@ class Masked(Rule):
     constants = True
 
     def prepare(self) -> None:
-        """The mask must be a constant."""
-        if self.needs[1] or self.led[1]:
-            raise NotRecorded("a mask that depends on the samples")
+        """The number must be known."""
+        if len(self.shapes) != 2:
+            raise NotRecorded("a mask with a tensor in place of numbers")
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, *tensors: Tensor) -> Tensor:
         """The mask is broadcast."""
+        x, mask = aligned(self, tensors)
         self.saved = (mask,)
         return x.masked_fill(mask, self.step.args[2])
 
@@ -487,28 +501,57 @@ class GroupNorm(Rule):
         return [found[i] for i, there in enumerate((True, self.weighted, self.biased)) if there]
 
 
+def cuts_patches(step: Operation) -> bool:
+    """Whether a convolution is a product with patches that do not overlap and cover the image."""
+    image, weight = (step.args[i].shape for i in (0, 1))
+    stride, padding, dilation, transposed, _, groups = step.args[3:]
+    plain = not any(padding) and set(dilation) == {1} and not transposed and groups == 1
+    return plain and list(stride) == list(weight[2:]) and not any(n % k for n, k in zip(image[2:], stride, strict=True))
+
+
 class Convolution(Rule):
-    """A convolution of one model."""
+    """A convolution of one model; of many models only if it is a product with patches."""
 
     def prepare(self) -> None:
         """Its settings."""
-        if self.lead:
-            raise NotRecorded("convolutions of many models: products of one model are faster")
         self.biased, self.settings = self.step.args[2] is not None, self.step.args[3:]
+        if self.lead and (len(self.shape) != 4 or not cuts_patches(self.step)):
+            raise NotRecorded("convolutions of many models: products of one model are faster")
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Torch's operation."""
-        self.saved = (x, weight)
-        return torch.convolution(x, weight, bias, *self.settings)
+        """Torch's operation, or products with patches."""
+        if not self.lead:
+            self.saved = (x, weight)
+            return torch.convolution(x, weight, bias, *self.settings)
+        rows, n, channels = x.shape[:3]
+        outs, (high, wide), (k, j) = weight.shape[1], self.shape[2:], weight.shape[3:]
+        patches = x.reshape(rows, n, channels, high, k, wide, j).permute(0, 1, 3, 5, 2, 4, 6)
+        patches, matrix = patches.reshape(rows, n * high * wide, -1), weight.reshape(rows, outs, -1)
+        self.saved = (patches, matrix)
+        y = patches @ matrix.mT if bias is None else torch.baddbmm(bias[:, None], patches, matrix.mT)
+        return y.view(rows, n, high, wide, outs).permute(0, 1, 4, 2, 3)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation."""
+        """Torch's operation, or products with patches."""
+        if self.lead:
+            return self._backward(delta)
         x, weight = self.saved
         found = aten.convolution_backward(
             delta, x, weight, [len(weight)] if self.biased else None, *self.settings,
             [self.needs[0], self.needs[1], self.biased],
         )  # fmt: skip
         return list(found[: 2 + self.biased])
+
+    def _backward(self, delta: Tensor) -> Deltas:
+        patches, matrix = self.saved
+        rows, n, outs, high, wide = delta.shape
+        delta = delta.permute(0, 1, 3, 4, 2).reshape(rows, n * high * wide, outs)
+        _, channels, k, j = self.shapes[1]
+        found: list[Tensor | None] = [None, (delta.mT @ patches).view(rows, *self.shapes[1])]
+        if self.needs[0]:
+            below = (delta @ matrix).view(rows, n, high, wide, channels, k, j).permute(0, 1, 4, 2, 5, 3, 6)
+            found[0] = below.reshape(rows, *self.shapes[0])
+        return [*found, delta.sum(1)] if self.biased else found
 
 
 class MaxPool(Rule):
@@ -561,13 +604,29 @@ class AvgPool(Rule):
         return (below.unflatten(0, delta.shape[:2]) if self.lead else below,)
 
 
+class AdaptivePool(Rule):
+    """Means over as many windows as asked for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Torch's operation, for all models as one."""
+        self.saved = (x.flatten(0, 1) if self.lead else x,)
+        y: Tensor = aten._adaptive_avg_pool2d(*self.saved, self.step.args[1])
+        return y.unflatten(0, x.shape[:2]) if self.lead else y
+
+    def backward(self, delta: Tensor) -> Deltas:
+        """Torch's operation."""
+        below = aten._adaptive_avg_pool2d_backward(delta.flatten(0, 1) if self.lead else delta, *self.saved)
+        return (below.unflatten(0, delta.shape[:2]) if self.lead else below,)
+
+
 class Embedding(Rule):
     """A row of the table for each token."""
 
     def prepare(self) -> None:
-        """Without the options that change the gradient."""
-        if any(self.step.args[2:]) and tuple(self.step.args[2:]) not in ((-1,), (-1, False), (-1, False, False)):
-            raise NotRecorded("an embedding with padding or with scaled gradients")
+        """The row that is not trained; without the options that change the gradient further."""
+        self.padding = self.argument(2, "padding_idx", -1)
+        if self.argument(3, "scale_grad_by_freq", False) or self.argument(4, "sparse", False):
+            raise NotRecorded("an embedding with scaled or sparse gradients")
 
     def forward(self, table: Tensor, tokens: Tensor) -> Tensor:
         """The tables of many models are one long table."""
@@ -581,7 +640,10 @@ class Embedding(Rule):
         """Sums over the places of each token."""
         tokens, shape = self.saved
         table = delta.new_zeros(shape).index_add_(0, tokens.reshape(-1), delta.reshape(-1, shape[-1]))
-        return (table.view(-1, *self.shapes[0]) if self.lead else table, None)
+        table = table.view(-1, *self.shapes[0]) if self.lead else table
+        if self.padding >= 0:
+            table[..., self.padding, :] = 0
+        return (table, None)
 
 
 class Attention(Rule):
@@ -618,7 +680,7 @@ class Attention(Rule):
 
 RULES: dict[str, type[Rule]] = {
     **dict.fromkeys(POINTWISE, Point),
-    **dict.fromkeys(("add", "sub", "mul", "div"), Arithmetic),
+    **dict.fromkeys(ARITHMETIC, Arithmetic),
     **dict.fromkeys(("view", "_unsafe_view", "unsqueeze", "squeeze", "reshape"), Reshape),
     **dict.fromkeys(("t", "transpose", "permute"), Permute),
     **dict.fromkeys(("select", "slice"), Part),
@@ -629,5 +691,6 @@ RULES: dict[str, type[Rule]] = {
     **dict.fromkeys(("clone", "alias"), Same),
     "expand": Expand, "unfold": Windows, "cat": Cat, "masked_fill": Masked, "native_layer_norm": LayerNorm,
     "native_group_norm": GroupNorm, "convolution": Convolution, "max_pool2d_with_indices": MaxPool,
-    "avg_pool2d": AvgPool, "embedding": Embedding, "_scaled_dot_product_flash_attention_for_cpu": Attention,
+    "avg_pool2d": AvgPool, "_adaptive_avg_pool2d": AdaptivePool, "embedding": Embedding,
+    "_scaled_dot_product_flash_attention_for_cpu": Attention,
 }  # fmt: skip

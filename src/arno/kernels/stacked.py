@@ -180,7 +180,7 @@ class StackedProgram(Stack):
     def _views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
         """The parameters of every row."""
         pairs = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.unflatten(1, shape) for (name, shape), piece in pairs}
+        return {name: piece.unflatten(1, shape) if shape else piece[:, 0] for (name, shape), piece in pairs}
 
 
 class IntoRows(Into):

@@ -23,7 +23,7 @@ from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
-from ..kernels.choose import choose, for_scoring, for_training, wants_channels_last
+from ..kernels.choose import choose, for_scoring, for_training
 from ..kernels.kernel import Kernel
 from ..kernels.stacked import StackedProgram, refusal, stacked_program
 from ..models.network import Network, Units, last_linear, narrow
@@ -86,8 +86,8 @@ class Supervised(Problem):
         if self.device.type == "cpu":
             refuse_network(build, dtype.itemsize, self.x.nbytes + self.y.nbytes)
         self.module = self._make(0).train()
-        self.channels_last = wants_channels_last(self.module, channels_last)
-        choice = choose(self.module, self.shape, self.channels_last, self.some)
+        choice = choose(self.module, self.shape, channels_last, self.some)
+        self.channels_last = choice.channels_last
         self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
         self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
 
