@@ -25,6 +25,8 @@ COMMANDS = {
     "tune": "search each method's settings with equal budgets, then compare the methods",
     "reproduce": "run a published figure; ours next to theirs, with the band that counts as reproduced",
     "runs": "list, find, show, tag and remove runs and comparisons",
+    "watch": "follow a run or a comparison in the terminal",
+    "ui": "open a local web page about all runs: live curves, clients, stop and resume",
     "report": "write one HTML file about runs: tables, curves, clients, drift",
     "methods": "list the methods: paper, formula, parts, settings",
     "data": "list data sets; `arno data show …` describes a partition and draws it",

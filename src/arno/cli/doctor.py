@@ -19,6 +19,7 @@ EXTRAS = {
     "wandb": ("wandb", "track=wandb"),
     "ray": ("ray", "engine=ray, comparisons on a cluster"),
     "tune": ("optuna", "arno tune, arno compare --tuned"),
+    "ui": ("uvicorn", "arno ui"),
 }
 LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "matplotlib", "omegaconf", "safetensors")
 

@@ -95,9 +95,9 @@ def tell(catalogue: Catalogue, shown: Sequence[Entry], count: int, cells: bool) 
     for entry in shown:
         if entry.status == "damaged":
             path = catalogue.path(entry.name)
-            print(_clean(f"damaged: {path}: {entry.why}; arno repair {path}"))
+            print(printable(f"damaged: {path}: {entry.why}; arno repair {path}"))
         elif entry.status == "failed" and entry.why:
-            print(_clean(f"failed: {catalogue.path(entry.name)}: {entry.why}"))
+            print(printable(f"failed: {catalogue.path(entry.name)}: {entry.why}"))
     if len(shown) < count:
         print(f"{count - len(shown):,} more: --limit 0 prints all")
     folded = sum(bool(entry.part_of) for entry in catalogue.entries.values())
@@ -152,7 +152,7 @@ def span(seconds: float) -> str:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; on a terminal, long texts of the method and the data are cut."""
-    clean = [[_clean(text) for text in row] for row in rows]
+    clean = [[printable(text) for text in row] for row in rows]
     if sys.stdout.isatty():
         clean = [
             [text if i not in (1, 2) or len(text) <= 32 else text[:31] + "…" for i, text in enumerate(r)] for r in clean
@@ -166,7 +166,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _clean(text: str) -> str:
+def printable(text: str) -> str:
     """A text without characters that would move the cursor of a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
@@ -214,10 +214,10 @@ def show(arguments: list[str]) -> int:
     facts += [("log", text) for text in found.log[-5:]]
     wide = max(len(name) for name, _ in facts)
     for name, text in facts:
-        print(f"{_clean(name):<{wide}}  {_clean(text)}")
+        print(f"{printable(name):<{wide}}  {printable(text)}")
     for name, cell in catalogue.entries.items():
         if name != ".":
-            print("  ".join(map(_clean, (line(catalogue, cell)))))
+            print("  ".join(map(printable, (line(catalogue, cell)))))
     return 0
 
 
@@ -237,9 +237,9 @@ def diff(arguments: list[str]) -> int:
             why = entry.why or f"is a {entry.kind}"
             raise ArnoError(f"{path}", why, "give the folders of runs that can be read")
     rows = [["", *map(str, options.runs)], *differing(options.runs, entries)]
-    widths = [max(len(_clean(row[i])) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(len(printable(row[i])) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(_clean(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print("  ".join(printable(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
@@ -292,7 +292,7 @@ def rm(arguments: list[str]) -> int:
     for path in paths:
         left = remove(path)
         kept = f", but for what Arno did not write: {', '.join(left[:5])}" if left else ""
-        print(_clean(f"removed {path}{kept}"))
+        print(printable(f"removed {path}{kept}"))
     return 0
 
 
@@ -301,7 +301,7 @@ def agreed(paths: Sequence[Path]) -> bool:
     if not sys.stdin.isatty():
         raise ArnoError(f"remove {len(paths)} runs", "nobody can be asked here", "add --yes")
     for path in paths[:20]:
-        print(_clean(f"{path}"))
+        print(printable(f"{path}"))
     more = f" ({len(paths) - 20} more)" if len(paths) > 20 else ""
     answer = input(f"delete {'this' if len(paths) == 1 else f'these {len(paths)}'}{more}? [y/N] ")
     return answer.strip().lower() in ("y", "yes")

@@ -20,11 +20,13 @@ from ..errors import ArnoError
 from ..version import __version__
 from . import panels, search, sections
 
-CURVES = (
+BANDS = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
-    "ends. An unfinished run of a comparison has a line of its own. Idealised parallel seconds: the seconds of the "
-    "slowest client of each round, or the sum if the clients train one after the other; evaluation and aggregation are "
-    "not included."
+    "ends. An unfinished run of a comparison has a line of its own. "
+)
+PARALLEL = (
+    "Idealised parallel seconds: the seconds of the slowest client of each round, or the sum if the clients train one "
+    "after the other; evaluation and aggregation are not included."
 )
 
 
@@ -49,18 +51,19 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
         "verdict": sections.verdict(comparison, table) + tuned(comparison, tuning),
         "search": search.section(tuning) if tuning else "",
         "summary": sections.summary(comparison, table),
-        "curves": CURVES,
+        "curves": (BANDS if len(comparison.seeds) > 1 or part_way else "") + PARALLEL,
         "clients": sections.clients(comparison),
         "configuration": sections.configuration(comparison),
         "reproduce": sections.reproduce(comparison),
         "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. It needs no network.",
-        "css": _packaged("report.css"),
-        "js": _packaged("report.js"),
+        "css": packaged("report.css"),
+        "charts": packaged("charts.js"),
+        "js": packaged("report.js"),
         "data": embedded(data),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(filled(_packaged("report.html"), values), encoding="utf-8")
+        path.write_text(filled(packaged("report.html"), values), encoding="utf-8")
     except OSError as error:
         raise ArnoError(f"{path}", f"cannot be written ({error.strerror})", "choose another --out") from error
 
@@ -121,20 +124,21 @@ def title(comparison: Comparison) -> str:
 
 def embedded(data: Mapping[str, Any]) -> str:
     """JSON for a script element; without the characters that could end the element."""
-    text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(plain(data), allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers with six digits; null for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if isfinite(value) else None
     return value
 
 
-def _packaged(name: str) -> str:
+def packaged(name: str) -> str:
+    """The text of a file of this package."""
     return files("arno.report").joinpath(name).read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ COSTS = {
     "rounds": Cost("rounds", 1, 1),
     "steps": Cost("local steps", 1, 0),
     "bytes": Cost("MB uploaded", 1e6, 2),
-    "seconds": Cost("seconds", 1, 1),
+    "seconds": Cost("wall seconds", 1, 1),
 }
 
 

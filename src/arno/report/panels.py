@@ -62,12 +62,17 @@ class Section:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def curves(groups: Sequence[Group]) -> Curves:
-    """The scores of groups: mean ± standard deviation over the seeds; x is the mean of the seeds in the same round."""
+def curves(groups: Sequence[Group], parallel: bool = True) -> Curves:
+    """The scores of groups: mean ± standard deviation over the seeds; x is the mean of the seeds in the same round.
+
+    parallel: also over idealised parallel seconds, for which the rows of all clients are read.
+    """
     lines, declared = list[dict[str, Any]](), dict[str, Metric]()
     for group in (group for group in groups if group.runs):
         known = {metric.name: metric for run in group.runs.values() for metric in run.metrics}
-        runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
+        runs = [run.history for run in group.runs.values()]
+        if parallel:
+            runs = [run.history.assign(parallel_seconds=parallel_seconds(run)) for run in group.runs.values()]
         scores = [name for name in known if all(name in run for run in runs)]
         declared |= {name: known[name] for name in scores}
         rounds = _thin(sorted(set.intersection(*(set(run.index) for run in runs))), runs, scores)

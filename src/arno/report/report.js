@@ -1,235 +1,9 @@
 "use strict";
-// Draws the report: curves with bands, heat maps, switches, legends, tooltips and tables of the numbers. All data are in
-// the page. Every text is inserted as text, never as markup.
+// The page of the report: its switches and its figures, drawn by charts.js. All data are in the page.
 
 const report = JSON.parse(document.getElementById("data").textContent);
-const svgNames = document.querySelector("svg").namespaceURI;
-const state = { place: 0, metric: report.metric, axis: "round" };
-const hidden = new Set();
-const figures = [];
-
-function add(parent, tag, attributes = {}, text) {
-  const inSvg = parent.namespaceURI === svgNames || tag === "svg";
-  const node = inSvg ? document.createElementNS(svgNames, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  parent.append(node);
-  return node;
-}
-
-function written(value) {
-  if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
-    if (size >= unit * (letter === "k" ? 10 : 1)) return `${Number((value / unit).toPrecision(3))}${letter}`;
-  if (size && size < 1e-3) return value.toExponential(1);
-  return String(Number(value.toPrecision(4)));
-}
-
-function ticks(low, high, count, whole) {
-  const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
-  let step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw * 0.999);
-  if (whole) step = Math.max(1, step);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-  return found;
-}
-
-function decades(low, high) {
-  const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
-  const step = Math.max(1, Math.ceil((last - first) / 6)), found = [];
-  for (let e = first; e <= last; e += step) found.push(10 ** e);
-  return found.length > 1 ? found : ticks(low, high, 6);
-}
-
-const colour = (i) => `var(--c${i % 8})`;
-const dash = (i) => ["none", "7 3", "2 3"][Math.floor(i / 8) % 3];
-const index = (name, position) => (report.names.includes(name) ? report.names.indexOf(name) : position);
-const shown = (panel) => panel.lines.map((line, i) => ({ ...line, i: index(line.name, i) })).filter((line) => !hidden.has(line.name));
-const summary = (panel) =>
-  panel.lines
-    ? panel.lines.filter((l) => l.y.length).map((l) => `${l.name} goes from ${written(l.y[0])} to ${written(l.y.at(-1))}`).join("; ")
-    : `${panel.rows.length} rows of ${panel.y}, ${panel.columns.length} columns of ${panel.x}`;
-
-// The ends of the y axis, cut at the range of the panel (null: no end).
-function within([y0, y1], { low, high }) {
-  const [bottom, top] = [low === null ? y0 : Math.max(y0, low), high === null ? y1 : Math.min(y1, high)];
-  return bottom < top ? [bottom, top] : [y0, y1];
-}
-
-function drawLines(figure) {
-  const { panel, plot } = figure, lines = shown(panel).filter((line) => line.x.length);
-  const W = Math.max(260, plot.clientWidth), H = Math.round(Math.min(figure.large ? 430 : 300, Math.max(230, W * 0.5)));
-  const left = 52, right = W - 14, top = 26, bottom = H - 40;
-  const svg = frame(figure, W, H);
-  const xs = lines.flatMap((l) => l.x), ys = lines.flatMap((l) => [...l.y, ...l.low, ...l.high]);
-  if (!xs.length) return void add(svg, "text", { x: W / 2, y: H / 2, class: "label middle" }, "no data");
-  const log = panel.log && lines.every((l) => l.y.every((y) => y > 0)), to = (y) => (log ? Math.log10(y) : y);
-  const drawn = log ? ys.filter((y) => y > 0) : ys; // the lower edge of a band may be below 0
-  let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...drawn), Math.max(...drawn)];
-  if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
-  if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
-  const room = log ? 0 : (y1 - y0) * 0.04;
-  [y0, y1] = within([y0 - room, y1 + room], panel);
-  const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
-  const py = (y) => bottom - ((to(Math.max(y, y0)) - to(y0)) / (to(y1) - to(y0))) * (bottom - top);
-  for (const y of log ? decades(y0, y1) : ticks(y0, y1, H / 42)) {
-    add(svg, "line", { x1: left, x2: right, y1: py(y), y2: py(y), class: "grid" });
-    add(svg, "text", { x: left - 8, y: py(y) + 4, class: "tick end" }, written(y));
-  }
-  for (const x of ticks(x0, x1, W / 90, panel.x.startsWith("round"))) {
-    add(svg, "line", { x1: px(x), x2: px(x), y1: bottom, y2: bottom + 4, class: "axis" });
-    add(svg, "text", { x: px(x), y: bottom + 17, class: "tick middle" }, written(x));
-  }
-  add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
-  add(svg, "text", { x: right, y: H - 4, class: "label end x" }, panel.x);
-  add(svg, "text", { x: 4, y: 14, class: "label y" }, panel.y + (log ? " (log scale)" : ""));
-  const path = (x, y) => x.map((at, j) => `${j ? "L" : "M"}${px(at).toFixed(1)} ${py(Math.min(y[j], y1)).toFixed(1)}`).join("");
-  for (const line of lines) {
-    if (!line.low.length) continue;
-    const back = path([...line.x].reverse(), [...line.high].reverse()).replace("M", "L");
-    add(svg, "path", { d: `${path(line.x, line.low)}${back}Z`, class: "band", style: `fill:${colour(line.i)}` });
-  }
-  for (const line of lines) {
-    const style = `stroke:${colour(line.i)};stroke-dasharray:${dash(line.i)}`;
-    add(svg, "path", { d: path(line.x, line.y), class: "line", style, "data-name": line.name });
-    if (line.x.length <= 12)
-      line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(line.y[j]), r: 2.6, style: `fill:${colour(line.i)}` }));
-  }
-  const cursor = add(svg, "line", { y1: top, y2: bottom, class: "cursor", visibility: "hidden" });
-  hover(figure, svg, (x) => {
-    const at = x0 + ((x - left) / (right - left)) * (x1 - x0);
-    const near = lines.map((l) => l.x.reduce((best, v, j) => (Math.abs(v - at) < Math.abs(l.x[best] - at) ? j : best), 0));
-    const first = near.reduce((b, j, k) => (Math.abs(lines[k].x[j] - at) < Math.abs(lines[b].x[near[b]] - at) ? k : b), 0);
-    const where = lines[first].x[near[first]];
-    for (const side of ["x1", "x2"]) cursor.setAttribute(side, px(where));
-    const rows = lines.map((l, k) => [l, near[k]]).sort((a, b) => b[0].y[b[1]] - a[0].y[a[1]]);
-    return [px(where), `${panel.x}: ${written(where)}`, rows.map(([l, j]) => [colour(l.i), l.name, spread(l, j)])];
-  }, cursor);
-}
-
-const spread = (line, j) => written(line.y[j]) + (line.low.length ? ` ± ${written(line.high[j] - line.y[j])}` : "");
-
-function drawCells(figure) {
-  const { panel, plot } = figure, [n, m] = [panel.rows.length, panel.columns.length];
-  const longest = (names) => 7 * Math.max(...names.map((name) => name.length));
-  const W = Math.max(260, plot.clientWidth), top = 22, right = W - 6;
-  const left = Math.max(46, Math.min(longest(panel.rows) + 12, W / 3));
-  const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n));
-  const wide = longest(panel.columns), slanted = wide > 28 && wide + 4 > w, below = slanted ? 0.6 * wide : 0;
-  const H = Math.round(top + n * h + 40 + below);
-  const svg = frame(figure, W, H), values = panel.cells.flat().filter((v) => v !== null);
-  const low = panel.root ? 0 : Math.min(...values), high = Math.max(...values);
-  const shade = (v) => (panel.root ? Math.sqrt(v / (high || 1)) : (v - low) / (high - low || 1));
-  const gap = w > 6 ? 1 : 0, font = Math.min(11, h - 3, w / 2.2);
-  panel.cells.forEach((row, i) => row.forEach((v, j) => {
-    if (v === null) return;
-    const p = Math.round(6 + 94 * shade(v)), [x, y] = [left + j * w, top + i * h];
-    const fill = panel.root && v === 0 ? "var(--cell)" : `color-mix(in oklab, var(--heat) ${p}%, var(--cell))`;
-    add(svg, "rect", { x, y, width: Math.max(w - gap, 0.5), height: h - gap, style: `fill:${fill}` });
-    const mark = panel.marks.length ? panel.marks[i][j] : v ? written(v) : "";
-    if (mark && font >= 7 && mark.length * font * 0.62 < w)
-      add(svg, "text", { x: x + w / 2, y: y + h / 2 + font * 0.36, class: p > 52 ? "mark on" : "mark", "font-size": font }, mark);
-  }));
-  const every = Math.ceil(14 / h), across = Math.ceil((slanted ? 15 : 10 + wide) / w);
-  panel.rows.forEach((name, i) => i % every || add(svg, "text", { x: left - 6, y: top + (i + 0.5) * h + 4, class: "tick end" }, name));
-  panel.columns.forEach((name, j) => {
-    const [x, y] = [left + (j + 0.5) * w, top + n * h + 15];
-    const turned = slanted ? { class: "tick end", transform: `rotate(-45 ${x} ${y})` } : { class: "tick middle" };
-    j % across || add(svg, "text", { x, y, ...turned }, name);
-  });
-  add(svg, "text", { x: left + m * w, y: H - 6, class: "label end x" }, panel.x);
-  add(svg, "text", { x: 4, y: 13, class: "label y" }, `${panel.y} · colour: ${panel.value}`);
-  hover(figure, svg, (x, y) => {
-    const [i, j] = [Math.floor((y - top) / h), Math.floor((x - left) / w)];
-    const v = panel.cells[i]?.[j];
-    if (v === null || v === undefined) return null;
-    const rows = [[null, panel.value, written(v)]];
-    if (panel.marks.length && panel.marks[i][j]) rows.push([null, panel.title.split(": ").pop(), panel.marks[i][j]]);
-    return [left + (j + 0.5) * w, `${panel.y} ${panel.rows[i]}, ${panel.x} ${panel.columns[j]}`, rows];
-  });
-}
-
-function frame(figure, W, H) {
-  figure.plot.replaceChildren();
-  const label = `${figure.panel.title || figure.panel.y}. ${summary(figure.panel)}`;
-  return add(figure.plot, "svg", { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: "img", "aria-label": label });
-}
-
-function hover(figure, svg, look, cursor) {
-  const tip = add(figure.plot, "div", { class: "tip", hidden: "" });
-  svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect(), found = look(event.clientX - box.left, event.clientY - box.top);
-    tip.hidden = !found;
-    if (cursor) cursor.setAttribute("visibility", found ? "visible" : "hidden");
-    if (!found) return;
-    const [x, head, rows] = found;
-    tip.replaceChildren();
-    add(tip, "strong", {}, head);
-    for (const [tint, name, value] of rows) {
-      const row = add(tip, "div");
-      if (tint) add(row, "i", { style: `background:${tint}` });
-      add(row, "span", {}, name);
-      add(row, "b", {}, value);
-    }
-    tip.style.left = `${Math.max(0, x + 14 + tip.offsetWidth > box.width ? x - 14 - tip.offsetWidth : x + 14)}px`;
-  });
-  svg.addEventListener("pointerleave", () => {
-    tip.hidden = true;
-    if (cursor) cursor.setAttribute("visibility", "hidden");
-  });
-}
-
-function numbers(figure) {
-  const { panel } = figure, table = add(figure.numbers, "table"), head = add(add(table, "thead"), "tr"), body = add(table, "tbody");
-  const fill = (first, names, rows) => {
-    for (const name of [first, ...names]) add(head, "th", { scope: "col" }, name);
-    for (const [name, ...cells] of rows) {
-      const row = add(body, "tr");
-      add(row, "th", { scope: "row" }, name);
-      for (const cell of cells) add(row, "td", {}, cell);
-    }
-  };
-  if (panel.cells) return fill(`${panel.y} \\ ${panel.x}`, panel.columns, panel.rows.map((name, i) => [name, ...panel.cells[i].map(written)]));
-  const lines = shown(panel), xs = [...new Set(lines.flatMap((l) => l.x))].sort((a, b) => a - b);
-  fill(panel.x, lines.map((l) => l.name), xs.map((x) => [written(x), ...lines.map((l) => (l.x.includes(x) ? spread(l, l.x.indexOf(x)) : "–"))]));
-}
-
-function legend(figure) {
-  figure.legend.replaceChildren();
-  if (!figure.panel.lines || (figure.panel.lines.length < 2 && report.names.length < 2 && report.names.includes(figure.panel.lines[0]?.name))) return;
-  figure.panel.lines.forEach((line, position) => {
-    if (!line.x.length) return;
-    const button = add(figure.legend, "button", { type: "button", "data-name": line.name, "aria-pressed": !hidden.has(line.name) });
-    add(button, "i", { style: `background:${colour(index(line.name, position))}` });
-    add(button, "span", {}, line.name);
-    button.addEventListener("click", () => {
-      hidden.has(line.name) ? hidden.delete(line.name) : hidden.add(line.name);
-      for (const other of document.querySelectorAll(".legend button"))
-        other.setAttribute("aria-pressed", !hidden.has(other.dataset.name));
-      figures.forEach(draw);
-    });
-  });
-}
-
-function draw(figure) {
-  (figure.panel.lines ? drawLines : drawCells)(figure);
-  figure.numbers.querySelector("table")?.remove();
-  if (figure.numbers.open) numbers(figure);
-}
-
-function show(host, panel, large = false) {
-  const card = add(host, "figure", { class: large ? "card large" : "card" });
-  const caption = add(card, "figcaption");
-  if (panel.title) add(caption, "h3", {}, panel.title);
-  if (panel.text) add(caption, "p", {}, panel.text);
-  const figure = { panel, large, legend: add(card, "div", { class: "legend" }), plot: add(card, "div", { class: "plot" }) };
-  figure.numbers = add(card, "details", { class: "numbers" });
-  add(figure.numbers, "summary", {}, "Numbers");
-  figure.numbers.addEventListener("toggle", () => draw(figure));
-  figures.push(figure);
-  legend(figure);
-}
+const state = { place: 0, metric: report.metric, axis: "round", part: "1" };
+chart.names = report.names;
 
 function chosen() {
   const { curves } = report.places[state.place], { metric, axis } = state;
@@ -258,14 +32,14 @@ function choice(host, name, title, options) {
 }
 
 function curve() {
-  const [figure] = figures;
-  figure.panel = chosen();
+  const [figure] = chart.figures;
+  [figure.panel, figure.part] = [chosen(), Number(state.part)];
   legend(figure);
   draw(figure);
 }
 
 function page() {
-  figures.length = 0;
+  chart.figures.length = 0;
   const place = report.places[state.place], host = document.getElementById("curves-figure");
   host.replaceChildren();
   const switches = document.getElementById("switches");
@@ -275,20 +49,16 @@ function page() {
   if (!(state.axis in axes)) state.axis = "round";
   choice(switches, "metric", "Score", Object.fromEntries(Object.entries(metrics).map(([name, { label }]) => [name, label])));
   choice(switches, "axis", "over", axes);
-  show(host, chosen(), true);
+  choice(switches, "part", "Show", { 1: "all rounds", 0.5: "last half", 0.1: "last tenth" });
+  show(host, chosen(), true).part = Number(state.part);
   for (const [section, panels] of Object.entries(place.panels)) {
     const target = document.getElementById(`${section}-figures`);
     target.replaceChildren();
     for (const panel of panels) show(target, panel);
     for (const note of place.notes[section] || []) add(target, "p", { class: "note" }, note);
   }
-  figures.forEach(draw);
+  redraw();
 }
 
 choice(document.getElementById("places"), "place", "Setting", Object.fromEntries(report.places.map((p, i) => [i, p.name])));
 page();
-let width = window.innerWidth;
-window.addEventListener("resize", () => {
-  if (width !== window.innerWidth) figures.forEach(draw);
-  width = window.innerWidth;
-});

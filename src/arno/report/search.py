@@ -121,7 +121,7 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
     points = tried(group, key)
     if not points:
         return "<p class='note'>No trial has a score.</p>"
-    xs, ticks = _places(group.space[key], [value for value, *_ in points])
+    xs, ticks = places(group.space[key], [value for value, *_ in points])
     low, high = min(scores), max(scores)
     span = (high - low) or 1.0
 
@@ -148,7 +148,7 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
     return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(label)}'>{marks}{dots}</svg>"
 
 
-def _places(space: str, values: Sequence[str]) -> tuple[list[float], list[tuple[float, str]]]:
+def places(space: str, values: Sequence[str]) -> tuple[list[float], list[tuple[float, str]]]:
     """Where the values of a range lie between 0 and 1, and the labels of the axis."""
     scale, _, inside = space.rstrip(")").partition("(")
     ends = [text.strip() for text in inside.split(",")]

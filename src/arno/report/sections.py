@@ -14,6 +14,7 @@ from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
 from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
+from .tables import unlike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,8 @@ TO_TARGET = ("rounds", "steps", "bytes")
 ROWS = 40
 TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 INTERVALS = "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t)."
+HINT = "<p class='hint'>The table is wider than the screen: scroll it →</p>"
+SECONDS = "Wall seconds are those of whole runs on cores that several runs shared: they also depend on what ran beside."
 WINNER = "★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
 
 
@@ -38,6 +41,8 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     metric = comparison.declared()
     places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
     lines = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
+    if lines:
+        lines += [f"<p><strong>Not only the method differs.</strong> {escape(one)}</p>" for one in apart(comparison)]
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
     found = order(comparison) if frame["seeds"].any() else None
     if found:
@@ -47,6 +52,21 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
         head = "<p><strong>Some runs are not complete.</strong></p>"
         boxes += f"<div class='verdict warn' role='note'>{head}{''.join(odd)}</div>"
     return boxes
+
+
+def apart(comparison: Comparison) -> list[str]:
+    """In what else than their method the compared groups differ: settings, and the local steps that they took."""
+    found = [" ".join(unlike(comparison))] if unlike(comparison) else []
+    frame = comparison.history
+    if "local_steps" not in frame:
+        return found
+    whole = frame.groupby(["label", "seed"])["local_steps"].max().groupby("label").mean()
+    for place in comparison.places:
+        there = {g.name: whole[g.label] for g in comparison.members if g.setting == place and g.label in whole.index}
+        if there and max(there.values()) > 1.05 * min(there.values()):
+            each = ", ".join(f"{name} {steps:,.0f}" for name, steps in there.items())
+            found.append(f"{f'{place}: ' if place else ''}Local steps in all: {each}.")
+    return found
 
 
 def ranks(found: Order) -> str:
@@ -143,9 +163,12 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
 def _caption(comparison: Comparison) -> str:
     """What the numbers of the table are."""
     several = max(len(group.runs) for group in comparison.members) > 1
-    lines = [INTERVALS if several else "One seed: there are no intervals."]
+    alone = "One run." if len(comparison.members) == 1 else "One seed: there are no intervals."
+    lines = [INTERVALS if several else alone]
     if several and len(comparison.members) > len(comparison.places):
         lines.append(WINNER)
+    if sum(len(group.runs) for group in comparison.members) > 1:
+        lines.append(SECONDS)
     if (metric := comparison.declared()).better == "less":
         lines.append(f"Lower {metric.label} is better.")
     return " ".join(lines)
@@ -190,11 +213,12 @@ def _differences(comparison: Comparison) -> str:
             f"<tr><th scope='row'>{escape(name)}</th><td>{gap}</td><td>{span}</td>"
             f"<td>{line}</td>{ps}<td>{row['pairs']}</td></tr>"
         )
+    rows.append(f"<tr class='axis'><td colspan='3'></td><td>{axis(low, high, metric)}</td><td colspan='3'></td></tr>")
     better = "positive" if metric.better == "more" else "negative"
     caption = (
         f"Paired differences of the final {metric.label} to the first method; {better} is better. Runs with the same "
         f"seed have the same split of the data and the same cohorts. p: {TESTS[comparison.record.get('test') or 't']}; "
-        "p, Holm: corrected for the number of tests."
+        "p, Holm: corrected for the number of tests. All intervals are drawn on one axis; the line marks zero."
     )
     return framed(caption, ["", "difference", "95 % interval", "", "p", "p, Holm", "pairs"], rows)
 
@@ -345,6 +369,22 @@ def interval(mean: float, low: float, high: float, first: float, last: float, ze
     )
 
 
+def axis(low: float, high: float, metric: Metric) -> str:
+    """The axis below the pictures of `interval`: its ends and zero."""
+    width, scale = (high - low) or 1.0, largest(low, high)
+    places = [(4 + 142 * (x - low) / width, score(metric, x, scale, "+" if x else "")) for x in (low, 0.0, high)]
+    kept = [one for one in places if one[1] == places[1][1] or abs(one[0] - places[1][0]) > 40]
+    ticks = "".join(
+        f"<line x1='{x:.1f}' x2='{x:.1f}' y1='0' y2='4'/><text x='{x:.1f}' y='15' text-anchor='"
+        f"{'start' if x < 20 else 'end' if x > 130 else 'middle'}'>{escape(text)}</text>"
+        for x, text in dict.fromkeys(kept)
+    )
+    return (
+        f"<svg class='interval scale' viewBox='0 0 150 18' role='img' aria-label='axis from {low:.3g} to {high:.3g}'>"
+        f"<line x1='4' x2='146' y1='0' y2='0'/>{ticks}</svg>"
+    )
+
+
 def _ends(frame: pd.DataFrame, name: str, prefix: str | None = None) -> tuple[float, float]:
     """The smallest and the largest number of a column and its intervals."""
     stem = f"{name}_" if prefix is None else prefix
@@ -357,6 +397,6 @@ def framed(caption: str, heads: Sequence[str], rows: Sequence[str], kind: str = 
     head = "".join(f"<th scope='col' class='{kind}'>{escape(text)}</th>" if text else "<td></td>" for text in heads)
     return (
         f"<div class='card'><p class='caption'>{escape(caption)}</p><div class='scroll' tabindex='0' role='region' "
-        f"aria-label='{escape(caption)}'><table class='wide'><thead><tr>{head}</tr></thead>"
+        f"aria-label='{escape(caption)}'>{HINT}<table class='wide'><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )

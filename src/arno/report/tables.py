@@ -208,7 +208,7 @@ def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
         served = [spread(shorter, row["worst_decile"], row["worst_decile_std"])] if known else []
         places[row["setting"]].append([row["name"], *reached, *spent, *served])
     columns = [cost.label for cost in COSTS.values()]
-    notes = ["seconds: of whole runs; several runs shared the machine."]
+    notes = ["wall seconds: of whole runs, on cores that several runs shared."]
     if known:
         columns.append("worst 10 %")
         notes.insert(0, f"worst 10 %: final {worst.label}.")

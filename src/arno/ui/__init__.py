@@ -1,0 +1,1 @@
+"""The live view: a local web page over a folder of runs."""

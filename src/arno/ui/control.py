@@ -1,0 +1,111 @@
+"""Stop and resume from the page: what a user would do in a terminal, with the same rules."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from ..analysis.entry import Entry, settings
+from ..errors import ArnoError
+from ..records import checksummed
+from ..records.lock import holder
+from ..runs.trust import check
+
+
+class Control:
+    """Sends signals and starts processes; remembers those that it started."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+
+    def stop(self, path: Path, entry: Entry) -> str:
+        """SIGTERM to the process that holds the lock, if the system confirms that it runs here; it saves and ends."""
+        held = holder(path)
+        if held is None:
+            raise ArnoError(entry.name, "no process works on it", "it has stopped already")
+        if not held.here:
+            raise ArnoError(entry.name, f"it runs on {held.host or 'another machine'}", "stop it there")
+        if entry.part_of:
+            raise ArnoError(entry.name, f"it is part of {entry.part_of}", "stop that one")
+        try:
+            os.kill(held.pid, signal.SIGTERM)
+        except OSError as error:
+            raise ArnoError(
+                entry.name, f"process {held.pid} takes no signal ({error.strerror})", "is it yours?"
+            ) from error
+        return "The round ends, then the run is saved."
+
+    def resume(self, path: Path, entry: Entry) -> str:
+        """Start `arno resume`, or the command of a comparison, as a process of its own, which outlives this one."""
+        if holder(path) is not None:
+            raise ArnoError(entry.name, "a process works on it", "wait for it, or stop it first")
+        if entry.part_of:
+            raise ArnoError(entry.name, f"it is part of {entry.part_of}", "resume that one")
+        if entry.kind == "run":
+            check(path, nested(settings(path)))
+            words = ["resume", str(path), "--quiet"]
+        else:
+            words = same_command(path)
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
+        command = [sys.executable, "-m", "arno", *words]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        self._started[entry.name] = subprocess.Popen(command, start_new_session=True, **quiet), errors  # type: ignore[call-overload]
+        return f"Started: arno {shlex.join(words)}"
+
+    def failures(self) -> dict[str, str]:
+        """The last line of processes that ended with an error since the last call."""
+        found = {}
+        for name, (process, errors) in list(self._started.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del self._started[name]
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            errors.close()
+            if status not in (0, 130) and lines:
+                found[name] = lines[-1]
+        return found
+
+
+def nested(flat: dict[str, object]) -> dict[str, dict[str, object]]:
+    """The groups of flat settings.
+
+    >>> nested({"method.kind": "custom", "method.target": "m.py:f", "seed": 0})
+    {'method': {'kind': 'custom', 'target': 'm.py:f'}}
+    """
+    found: dict[str, dict[str, object]] = {}
+    for key, value in flat.items():
+        group, dot, name = key.partition(".")
+        if dot:
+            found.setdefault(group, {})[name] = value
+    return found
+
+
+def same_command(path: Path) -> list[str]:
+    """The words of the command that continues a comparison; refused if they name code, or another folder.
+
+    The folder may come from somebody else: its command must not run anything but Arno's own methods.
+    """
+    command = str(checksummed.read(path / "compare.json", path, "command").get("command", ""))
+    remedy = f"run it yourself: {command}"
+    try:
+        program, name, *words = shlex.split(command)
+    except ValueError:
+        program, name, words = "", "", []
+    if program != "arno" or name not in ("compare", "tune"):
+        raise ArnoError(f"{path}", "its command is not known", "continue it as you started it")
+    settings = [word.partition("=") for word in words]
+    for key, _, value in settings:
+        if key.startswith("-") or key.split(".")[-1] in ("target", "track") or "custom" in value or "python" in value:
+            raise ArnoError(f"{path}", f"its command has {key}={value}, which may run code", remedy)
+    places = [value for key, _, value in settings if key == "out"]
+    if len(places) != 1 or Path(places[0]).resolve() != path.resolve():
+        raise ArnoError(f"{path}", f"its command writes to {', '.join(places) or 'another folder'}", remedy)
+    return [name, *words]

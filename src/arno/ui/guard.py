@@ -1,0 +1,90 @@
+"""Who may talk to the live view: whoever has the token, under its own address, from its own page.
+
+A page of another site can make a browser send requests to this machine. It has neither the token nor the cookie, its
+`Origin` differs, and if its name is made to point here (DNS rebinding), `Host` differs.
+"""
+
+from __future__ import annotations
+
+import socket
+from secrets import compare_digest
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: What the page may load and do: only what this server sends.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def own_names(host: str, port: int) -> set[str]:
+    """The values of the header `Host` that are this server.
+
+    >>> sorted(own_names("127.0.0.1", 8000))
+    ['127.0.0.1:8000', '[::1]:8000', 'localhost:8000']
+    """
+    names = {"127.0.0.1", "localhost", "[::1]"}
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        names |= {host if ":" not in host else f"[{host}]", socket.gethostname(), socket.getfqdn()}
+        found = socket.getaddrinfo(socket.gethostname(), None) if host in ("0.0.0.0", "::") else ()
+        names |= {str(at[4][0]) if ":" not in str(at[4][0]) else f"[{at[4][0]}]" for at in found}
+    return {f"{name}:{port}" for name in names}
+
+
+class Guard:
+    """Lets a request pass, or answers 403. The first visit brings the token and gets a cookie instead of it."""
+
+    def __init__(self, app: ASGIApp, token: str, hosts: set[str], cookie: str) -> None:
+        self.app, self.token, self.hosts, self.cookie = app, token, hosts, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return None
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in {"content-security-policy": POLICY, **HEADERS}.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self.answer(scope)
+        return await (self.app if answer is None else answer)(scope, receive, guarded)
+
+    def answer(self, scope: Scope) -> Response | None:
+        """None if the request may pass."""
+        headers = Headers(scope=scope)
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return PlainTextResponse("this server has another name", 403)
+        strange = any(origin != f"http://{hosts[0]}" for origin in origins)
+        if strange or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return PlainTextResponse("another site may not ask", 403)
+        if scope["method"] not in ("GET", "HEAD") and not origins:
+            return PlainTextResponse("only the page itself may ask", 403)
+        if self._same(cookie_parser(headers.get("cookie", "")).get(self.cookie, "")):
+            return None
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and scope["method"] == "GET" and self._same(given):
+            first = RedirectResponse("/", 303)
+            first.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            return first
+        return PlainTextResponse("open the address that arno ui printed: it has a token", 403)
+
+    def _same(self, given: str) -> bool:
+        return compare_digest(given.encode(), self.token.encode())

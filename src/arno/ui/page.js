@@ -1,0 +1,369 @@
+"use strict";
+// The live view: a list of runs, and the details of those that are open. The address after # names the open runs; the
+// server sends what changes (server-sent events). Every text is inserted as text, never as markup.
+
+const at = (id) => document.getElementById(id);
+const PAGE = 300; // so many lines of the list at first, and so many more each time
+const list = { entries: [], lines: new Map(), most: PAGE, ticked: new Set() };
+const open = { names: [], view: null, place: 0, metric: "", axis: "round", part: "1", status: "" };
+let source = null, later = 0;
+
+const query = (names) => names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
+const opened = () => new URLSearchParams(location.hash.slice(1)).getAll("run");
+
+async function ask(address, options) {
+  const answer = await fetch(address, options).catch(() => null);
+  if (!answer) throw new Error("the server does not answer: has arno ui ended?");
+  const found = await answer.json().catch(() => ({ error: `the server refuses (${answer.status}): open the address that arno ui printed` }));
+  if (found.error) throw new Error(found.error);
+  return found;
+}
+
+function say(text, bad = false) {
+  at("live").textContent = text;
+  at("live").className = bad ? "bad" : "";
+}
+
+function span(seconds) {
+  if (seconds === null) return "–";
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  const [d, h, m] = [seconds / 86400, (seconds % 86400) / 3600, (seconds % 3600) / 60].map(Math.floor);
+  return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : `${m} min ${Math.floor(seconds % 60)} s`;
+}
+
+const when = (started) => (started === null ? "–" : new Date(started * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }));
+const state = (entry) => (entry.status === "stopped" && entry.why === "killed" ? "stopped: killed" : entry.status);
+const left = (entry) => (entry.status === "running" && entry.kind === "run" && entry.round && entry.pace ? entry.pace * (entry.rounds - entry.round) : null);
+const of = (entry) => `${entry.round}/${entry.rounds}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`;
+const score = (entry) => (entry.score === null ? "–" : entry.shown);
+const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.better === "less" ? " ↓" : ""}${entry.best ? `, ${entry.best}` : ""}`);
+
+// ---- the list
+
+function line(entry) {
+  const row = document.createElement("tr"), name = add(row, "th", { scope: "row" });
+  add(name, "a", { href: `#${query([entry.name])}` }, entry.name);
+  for (const tag of entry.tags) add(name, "span", { class: "tag" }, `#${tag}`);
+  const box = add(add(row, "td"), "input", { type: "checkbox", "aria-label": `compare ${entry.name}` });
+  box.checked = list.ticked.has(entry.name);
+  box.disabled = entry.kind !== "run";
+  box.addEventListener("change", () => {
+    box.checked ? list.ticked.add(entry.name) : list.ticked.delete(entry.name);
+    ticked();
+  });
+  add(row, "td", { class: "text" }, entry.kind === "run" ? entry.method : `${entry.kind}: ${entry.method}`);
+  add(row, "td", { class: "text" }, entry.data);
+  const status = add(row, "td", { class: "text" });
+  add(status, "span", { class: `status ${entry.status}`, title: entry.why }, state(entry));
+  const round = add(row, "td", {}, of(entry));
+  if (entry.status === "running") add(round, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
+  add(add(row, "td", {}, score(entry)), "small", {}, label(entry));
+  add(row, "td", {}, when(entry.started));
+  const time = add(row, "td", {}, span(entry.seconds));
+  if (left(entry) !== null) add(time, "small", {}, `${span(left(entry))} left`);
+  return row;
+}
+
+function ticked() {
+  at("compare").disabled = list.ticked.size < 2;
+  at("compare").textContent = list.ticked.size ? `Compare ticked (${list.ticked.size})` : "Compare ticked";
+}
+
+function lines() {
+  const body = at("runs").tBodies[0], some = list.entries.slice(0, list.most);
+  list.lines = new Map(some.map((entry) => [entry.name, line(entry)]));
+  body.replaceChildren(...list.lines.values());
+  at("more").hidden = list.entries.length <= list.most;
+  hints();
+}
+
+async function find() {
+  const asked = new URLSearchParams({ words: at("words").value, sort: at("sort").value });
+  if (at("cells").checked) asked.set("cells", "");
+  try {
+    const found = await ask(`/api/list?${asked}`);
+    list.entries = found.entries;
+    at("folder").textContent = found.folder;
+    const running = found.entries.filter((entry) => entry.status === "running").length;
+    at("count").textContent = `${found.entries.length} of ${found.all} shown${running ? `, ${running} running` : ""}`;
+    if (at("live").className) say("");
+    lines();
+    ticked();
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
+// ---- what changes
+
+function connect() {
+  source?.close();
+  source = new EventSource(`/events?${query(open.names)}`);
+  source.addEventListener("runs", (event) => changed(JSON.parse(event.data)));
+  source.addEventListener("curves", (event) => live(JSON.parse(event.data)));
+  source.addEventListener("failed", (event) => {
+    for (const [name, text] of Object.entries(JSON.parse(event.data))) say(`${name}: ${text}`, true);
+  });
+  source.addEventListener("open", () => at("live").textContent.startsWith("The server") && say(""));
+  source.addEventListener("error", () => say("The server does not answer; trying again.", true));
+}
+
+function changed({ changed: entries, gone }) {
+  let whole = gone.some((name) => list.lines.has(name));
+  for (const entry of entries) {
+    const i = list.entries.findIndex((known) => known.name === entry.name);
+    if (i < 0) whole = whole || !entry.part_of;
+    else {
+      const before = list.entries[i];
+      list.entries[i] = entry;
+      if (before.status !== entry.status) say(`${entry.name}: ${said(entry)}`, entry.status === "failed");
+      const row = list.lines.get(entry.name);
+      if (row && !row.contains(document.activeElement)) {
+        const now = line(entry);
+        row.replaceWith(now);
+        list.lines.set(entry.name, now);
+      } else if (row) row.querySelector(".status").replaceWith(line(entry).querySelector(".status"));
+    }
+    if (open.view && open.names.includes(entry.name)) update(entry);
+  }
+  if (whole && !later) later = setTimeout(() => ((later = 0), find()), 500);
+}
+
+const said = (entry) => `${state(entry)}${entry.why && entry.why !== "killed" ? ` (${entry.why})` : ""}, round ${of(entry)}`;
+
+function update(entry) {
+  const i = open.names.indexOf(entry.name), before = open.view.entries[i];
+  open.view.entries[i] = entry;
+  facts();
+  if (before.status === entry.status) return;
+  say(`${entry.name}: ${said(entry)}`, entry.status === "failed");
+  details(); // panels and tables are written when a run ends
+}
+
+function live({ names, metric, curves, log, error }) {
+  if (!open.view || error || !curves) return;
+  if (open.names.length === 1 && at("log")) logged(log);
+  const places = open.view.places;
+  if (!places.length || Object.keys(curves).length !== places.length) return void (names.length && details());
+  open.view.names = chart.names = names;
+  for (const place of places) {
+    const parallel = place.curves.axes.parallel_seconds;
+    if (parallel && open.view.entries.every((entry) => entry.status !== "running")) continue; // it has one more axis
+    place.curves = curves[place.name] ?? place.curves;
+  }
+  open.metric ||= metric;
+  curve();
+}
+
+// ---- details
+
+function logged(texts) {
+  const end = at("log").scrollTop + at("log").clientHeight >= at("log").scrollHeight - 4;
+  at("log").textContent = texts.join("\n");
+  if (end) at("log").scrollTop = at("log").scrollHeight;
+}
+
+function route() {
+  open.names = opened();
+  open.view = null;
+  chart.figures.length = 0;
+  at("list").hidden = open.names.length > 0;
+  at("one").hidden = !open.names.length;
+  at("title").textContent = open.names.length ? open.names.join(" · ") : "Runs";
+  document.title = open.names.length ? `${open.names.join(", ")} – Arno` : "Arno runs";
+  connect();
+  if (open.names.length) details(true);
+  else find();
+}
+
+async function details(first = false) {
+  const names = open.names;
+  try {
+    const found = await ask(`/api/view?${query(names)}`);
+    if (names !== open.names) return; // another one was opened meanwhile
+    open.view = found;
+    chart.names = found.names;
+    if (first || !open.metric) [open.metric, open.place] = [found.metric, 0];
+    page();
+    if (first) at("one").focus({ preventScroll: true });
+  } catch (error) {
+    at("one").replaceChildren();
+    add(add(at("one"), "p", { class: "actions" }), "a", { href: "#" }, "All runs");
+    add(at("one"), "p", { class: "verdict warn" }, error.message);
+  }
+}
+
+function section(id, title) {
+  const part = add(at("one"), "section", { id });
+  if (title) add(part, "h2", {}, title);
+  return part;
+}
+
+function sheet(host, { title, columns, places, notes }) {
+  const card = add(host, "div", { class: "card sheet" });
+  add(card, "p", { class: "caption" }, title);
+  const box = add(card, "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title });
+  add(box, "p", { class: "hint" }, "The table is wider than the screen: scroll it →");
+  const table = add(box, "table", { class: "wide" }), head = add(add(table, "thead"), "tr"), body = add(table, "tbody");
+  for (const text of ["", ...columns]) add(head, text ? "th" : "td", text ? { scope: "col" } : {}, text);
+  for (const [place, rows] of Object.entries(places)) {
+    if (place) add(add(body, "tr", { class: "place" }), "th", { colspan: columns.length + 1, scope: "colgroup" }, place);
+    for (const [name, ...cells] of rows) {
+      const row = add(body, "tr");
+      add(row, "th", { scope: "row" }, name);
+      for (const cell of cells) add(row, "td", {}, cell);
+    }
+  }
+  for (const note of notes) add(card, "p", { class: "note" }, note);
+}
+
+function facts() {
+  const host = at("facts"), { view } = open;
+  host.replaceChildren();
+  const several = view.entries.length > 1, found = add(host, "dl");
+  for (const entry of view.entries) {
+    add(found, "dt", {}, several ? entry.name : "status");
+    const status = add(found, "dd");
+    add(status, "span", { class: `status ${entry.status}` }, state(entry));
+    const why = entry.why && entry.why !== "killed" ? ` ${entry.why};` : "", rest = left(entry) === null ? "" : `, about ${span(left(entry))} left`;
+    add(status, "span", {}, `${why} ${entry.kind === "run" ? "round " : ""}${of(entry)}, ${span(entry.seconds)}${rest}`);
+    if (entry.status === "running") add(status, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
+    if (entry.score !== null) {
+      add(found, "dt", {}, several ? "" : label(entry));
+      add(found, "dd", {}, several ? `${label(entry)} ${score(entry)}` : score(entry));
+    }
+  }
+  buttons();
+}
+
+function buttons() {
+  const [entry] = open.view.entries, host = at("actions"), focused = document.activeElement?.dataset?.act;
+  host.replaceChildren();
+  add(host, "a", { href: "#", "data-act": "back" }, "← All runs");
+  if (open.view.entries.length === 1 && !entry.part_of) {
+    if (entry.status === "running") button(host, "Stop", "stop", entry);
+    else if (entry.status !== "done" && entry.status !== "damaged") button(host, "Resume", "resume", entry);
+  }
+  add(host, "a", { href: `/report?${query(open.names)}`, target: "_blank", rel: "noopener", "data-act": "report" }, "Report");
+  if (entry.part_of) add(host, "a", { href: `#${query([entry.part_of])}`, "data-act": "whole" }, `Part of ${entry.part_of}`);
+  if (focused) host.querySelector(`[data-act=${focused}]`)?.focus();
+}
+
+function button(host, text, act, entry) {
+  const made = add(host, "button", { type: "button", class: act === "stop" ? "stop" : "main", "data-act": act }, text);
+  made.addEventListener("click", async () => {
+    made.disabled = true;
+    try {
+      say((await ask(`/api/${act}?${query([entry.name])}`, { method: "POST" })).said);
+    } catch (error) {
+      say(error.message, true);
+      made.disabled = false;
+    }
+  });
+}
+
+function choice(host, name, title, options) {
+  if (Object.keys(options).length < 2) return;
+  const set = add(host, "fieldset");
+  add(set, "legend", {}, title);
+  for (const [value, text] of Object.entries(options)) {
+    const label = add(set, "label"), input = add(label, "input", { type: "radio", name, value });
+    input.checked = String(open[name]) === value;
+    add(label, "span", {}, text);
+    input.addEventListener("change", () => {
+      open[name] = name === "place" ? Number(value) : value;
+      name === "place" ? page() : curve();
+    });
+  }
+}
+
+function chosen() {
+  const { curves } = open.view.places[open.place], { metric, axis } = open;
+  const lines = curves.lines.filter((line) => line.y[metric] && line.x[axis]).map((line) => {
+    const score = line.y[metric], kept = score.y.flatMap((y, j) => (y === null || line.x[axis][j] === null ? [] : [j]));
+    const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
+    return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
+  });
+  const about = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
+  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y: about.label, log: about.log, low: about.low, high: about.high };
+}
+
+function curve() {
+  const figure = chart.figures.find((one) => one.large);
+  if (!figure) return;
+  [figure.panel, figure.part] = [chosen(), Number(open.part)];
+  legend(figure);
+  draw(figure);
+}
+
+function page() {
+  const { view } = open, host = at("one");
+  chart.figures.length = 0;
+  host.replaceChildren();
+  add(host, "div", { id: "actions", class: "actions" });
+  add(host, "div", { id: "facts", class: "card facts" });
+  facts();
+  if (view.where) add(host, "p", { class: "lead" }, view.where);
+  warnings(view);
+  if (view.places.length) drawn(view, view.places[open.place]);
+  else add(host, "p", { class: "note" }, "No round is over yet.");
+  if (view.sheets.length) {
+    const tables = section("tables", view.names.length > 1 ? "Numbers" : "Single clients");
+    view.sheets.forEach((one) => sheet(tables, one));
+  }
+  if (view.search.length) {
+    const found = section("search", "Search for settings");
+    view.search.forEach((one) => sheet(found, one));
+    const figures = add(found, "div", { class: "figures" });
+    view.trials.forEach((panel) => show(figures, panel));
+  }
+  if (view.entries.length === 1) about(view);
+  redraw();
+}
+
+function warnings(view) {
+  const texts = [...view.apart, ...view.problems];
+  if (!texts.length) return;
+  const box = add(at("one"), "div", { class: "verdict warn", role: "note" });
+  for (const text of texts) add(box, "p", {}, text);
+}
+
+function drawn(view, place) {
+  const curves = section("curves", "Curves"), switches = add(curves, "div", { class: "switches" });
+  const { metrics, axes } = place.curves;
+  if (!(open.metric in metrics)) open.metric = Object.keys(metrics)[0];
+  if (!(open.axis in axes)) open.axis = "round";
+  choice(switches, "place", "Setting", Object.fromEntries(view.places.map((p, i) => [i, p.name])));
+  choice(switches, "metric", "Score", Object.fromEntries(Object.entries(metrics).map(([name, m]) => [name, m.label])));
+  choice(switches, "axis", "over", axes);
+  choice(switches, "part", "Show", { 1: "all rounds", 0.5: "last half", 0.1: "last tenth" });
+  show(curves, chosen(), true).part = Number(open.part);
+  for (const [id, title] of [["methods", "What the method shows"], ["clients", "Clients"], ["drift", "Drift"]]) {
+    if (!place.panels[id]?.length) continue;
+    const host = add(section(id, title), "div", { class: "figures" });
+    for (const panel of place.panels[id]) show(host, panel);
+    for (const note of place.notes[id] || []) add(host, "p", { class: "note" }, note);
+  }
+}
+
+function about(view) {
+  const host = section("about", "Settings and messages"), card = add(host, "div", { class: "card sheet" }), facts = add(card, "dl");
+  for (const [name, value] of [...view.scores, ...Object.entries(view.settings), ...Object.entries(view.about)]) {
+    add(facts, "dt", {}, name);
+    add(facts, "dd", {}, value);
+  }
+  if (view.command) add(add(card, "pre"), "code", {}, view.command);
+  add(host, "h3", {}, "Log");
+  add(host, "pre", { id: "log", class: "log", tabindex: "0", "aria-label": "Log of the run" });
+  logged(view.log);
+}
+
+at("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  find();
+});
+for (const id of ["sort", "cells"]) at(id).addEventListener("change", find);
+at("more").addEventListener("click", () => ((list.most += PAGE), lines()));
+at("compare").addEventListener("click", () => (location.hash = query([...list.ticked])));
+window.addEventListener("hashchange", route);
+route();

@@ -1,0 +1,234 @@
+"""`arno ui`: the server of the live view, on this machine only unless the user asks for more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..analysis.choose import ordered, parse, select
+from ..analysis.details import log
+from ..analysis.entry import Entry
+from ..errors import ArnoError
+from ..report.html import write_report
+from . import views
+from .control import Control
+from .guard import HEADERS, Guard, own_names
+from .watcher import PAUSE, Watcher
+
+#: What a report may do: its own script, in a place of its own, from which it cannot reach this server.
+SANDBOX = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+)
+#: By address: the package, the file and its type.
+STATIC = {
+    "/page.js": ("arno.ui", "page.js", "text/javascript"),
+    "/page.css": ("arno.ui", "page.css", "text/css"),
+    "/charts.js": ("arno.report", "charts.js", "text/javascript"),
+    "/report.css": ("arno.report", "report.css", "text/css"),
+}
+
+
+class View:
+    """The answers of the server about one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.watcher, self.control = Watcher(folder), Control()
+
+    def routes(self) -> list[Route]:
+        """Every address that is answered."""
+        return [
+            Route("/", self.page),
+            *(Route(path, self.static) for path in STATIC),
+            Route("/api/list", self.listed),
+            Route("/api/view", self.view),
+            Route("/events", self.events),
+            Route("/report", self.report),
+            Route("/api/stop", self.stop, methods=["POST"]),
+            Route("/api/resume", self.resume, methods=["POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """The page itself; it holds no data."""
+        return HTMLResponse(files("arno.ui").joinpath("page.html").read_text(encoding="utf-8"))
+
+    async def static(self, request: Request) -> Response:
+        """A file of this package."""
+        package, name, kind = STATIC[request.url.path]
+        return Response(files(package).joinpath(name).read_bytes(), media_type=kind)
+
+    async def listed(self, request: Request) -> Response:
+        """The entries that the conditions choose, in order."""
+        words = request.query_params.get("words", "").split()
+        key, cells = request.query_params.get("sort", "started"), "cells" in request.query_params
+        reverse = "reverse" in request.query_params
+
+        def found() -> dict[str, Any]:
+            entries = self.watcher.look(fresh=True)
+            chosen = ordered(select(entries, parse(words), self.watcher.catalogue.folder, cells), key, reverse)
+            where = str(self.watcher.catalogue.folder.resolve())
+            return {"folder": where, "all": len(entries), "entries": [short(entry) for entry in chosen]}
+
+        return await answered(found)
+
+    async def view(self, request: Request) -> Response:
+        """All about some runs."""
+
+        def found() -> dict[str, Any]:
+            names, entries = self.named(request)
+            shown = views.view(self.watcher.paths(names), entries)
+            return shown | {"entries": [short(entry) for entry in entries]}
+
+        return await answered(found)
+
+    def named(self, request: Request) -> tuple[list[str], list[Entry]]:
+        """The runs that a request names; refused if there is no such run in the folder."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        known = self.watcher.look(names)
+        if not names or any(name not in known for name in names):
+            known = self.watcher.look(fresh=True)
+        missing = [name for name in names if name not in known]
+        if missing or not names:
+            raise ArnoError(", ".join(missing) or "no run", "there is no such run in this folder", "look at the list")
+        return names, [known[name] for name in names]
+
+    async def events(self, request: Request) -> Response:
+        """What has changed, again and again: entries of the list; curves, log and failures of open runs."""
+        return StreamingResponse(self.changes(request), media_type="text/event-stream")
+
+    async def changes(self, request: Request) -> AsyncIterator[str]:
+        """The stream of `events`."""
+        names, before, drawn = request.query_params.getlist("run"), dict[str, Entry](), ""
+        yield "retry: 1000\n\n"
+        while not await request.is_disconnected():
+            with suppress(ArnoError, OSError):
+                entries = await run_in_threadpool(self.watcher.look, names)
+                changed = [entry for name, entry in entries.items() if before.get(name) is not entry]
+                gone = [name for name in before if name not in entries]
+                if before and (changed or gone):
+                    yield event("runs", {"changed": [short(entry) for entry in changed], "gone": gone})
+                before = dict(entries)
+                failed = self.control.failures()
+                if failed:
+                    yield event("failed", failed)
+                if names and all(name in entries for name in names):
+                    now = str([self.signature(name) for name in names])
+                    if now != drawn:
+                        drawn = now
+                        yield event("curves", await run_in_threadpool(self.live, names, entries))
+            await asyncio.sleep(PAUSE)
+
+    def signature(self, name: str) -> Any:
+        """What changes when a run has recorded something."""
+        found = []
+        for file in ("metrics.jsonl", "log.txt"):
+            with suppress(OSError):
+                about = (self.watcher.catalogue.path(name) / file).lstat()
+                found.append((about.st_mtime_ns, about.st_size))
+        entry = self.watcher.catalogue.entries.get(name)
+        return found, entry and (entry.status, entry.round)
+
+    def live(self, names: list[str], entries: dict[str, Entry]) -> dict[str, Any]:
+        """The curves and the log of the runs that are open."""
+        paths = self.watcher.paths(names)
+        found: dict[str, Any] = {"log": log(paths[0]) if len(paths) == 1 else []}
+        try:
+            return found | views.curves(paths, [entries[name] for name in names])
+        except (ArnoError, LookupError, ValueError) as error:
+            return found | {"error": str(error)}
+
+    async def report(self, request: Request) -> Response:
+        """A report, written anew; a report that lies in the folder is not shown."""
+
+        def written() -> str:
+            names, entries = self.named(request)
+            found = views.compared(self.watcher.paths(names), entries)
+            with tempfile.TemporaryDirectory() as folder:
+                write_report(found, Path(folder, "report.html"))
+                return Path(folder, "report.html").read_text(encoding="utf-8")
+
+        try:
+            text = await run_in_threadpool(written)
+        except (ArnoError, OSError) as error:
+            return PlainTextResponse(f"no report: {error}", 422)
+        return HTMLResponse(text, headers={"content-security-policy": SANDBOX, **HEADERS})
+
+    async def stop(self, request: Request) -> Response:
+        """Stop a run."""
+        return await self.act(request, self.control.stop)
+
+    async def resume(self, request: Request) -> Response:
+        """Continue a run."""
+        return await self.act(request, self.control.resume)
+
+    async def act(self, request: Request, action: Callable[[Path, Entry], str]) -> Response:
+        """Do something with one run."""
+
+        def done() -> dict[str, str]:
+            names, entries = self.named(request)
+            return {"said": action(self.watcher.paths(names)[0], entries[0])}
+
+        return await answered(done)
+
+
+def short(entry: Entry) -> dict[str, Any]:
+    """An entry for the page."""
+    shown = {key: value for key, value in entry.to_json().items() if key not in ("scores", "cells")}
+    return shown | {"shown": entry.declared().show(entry.score), "of_cells": bool(entry.cells)}
+
+
+def event(name: str, values: Any) -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(values)}\n\n"
+
+
+async def answered(work: Callable[[], Any]) -> Response:
+    """The result of some work in a thread, or the one line of its error."""
+    try:
+        return JSONResponse(await run_in_threadpool(work))
+    except (ArnoError, OSError) as error:
+        return JSONResponse({"error": str(error)}, 422)
+
+
+def application(folder: Path, token: str, hosts: set[str], cookie: str) -> Guard:
+    """The server as an ASGI application."""
+    return Guard(Starlette(routes=View(folder).routes()), token, hosts, cookie)
+
+
+def serve(folder: Path, host: str = "127.0.0.1", port: int = 0, browser: bool = True) -> None:
+    """Serve the live view of a folder until Ctrl-C; prints its address. port 0: any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen()  # who reads the address can connect at once
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise ArnoError(f"{host}:{port}", f"cannot be used ({error})", "choose another --port or --host") from error
+    port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
+    app = application(folder, token, own_names(host, port), f"arno-{port}")
+    name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, f"[{host}]" if ":" in host else host)
+    address = f"http://{name}:{port}/?token={token}"
+    print(f"{address}\nCtrl-C ends the view; runs go on.", flush=True)
+    if browser:
+        threading.Timer(0.3, webbrowser.open, [address]).start()
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, lifespan="off")
+    with listening, suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,188 @@
+"""What the page shows of some runs, as plain values: the same panels and tables as in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from ..analysis.comparison import Comparison, Group
+from ..analysis.details import details
+from ..analysis.entry import Entry
+from ..analysis.names import flattened, names
+from ..analysis.tuning import Tuned, Tuning
+from ..errors import ArnoError
+from ..limits import inside
+from ..report import panels, search
+from ..report.html import as_data, place, plain, scored
+from ..report.sections import apart, problems
+from ..report.tables import Sheet, sheets
+from ..runs.result import RunResult
+
+#: The largest number of clients in a table, and of classes in a label mix.
+CLIENTS, CLASSES = 200, 3
+
+
+def compared(paths: Sequence[Path], entries: Sequence[Entry]) -> Comparison:
+    """The comparison of some runs, whatever their status; a comparison brings its own groups."""
+    for path in paths:
+        refuse_links(path)
+    if len(paths) == 1 and entries[0].kind != "run":
+        return Comparison.open(paths[0])
+    if any(entry.kind != "run" for entry in entries):
+        raise ArnoError("runs and comparisons", "they cannot be drawn together", "tick runs only, or one comparison")
+    runs = [RunResult(path) for path in paths]
+    flat = [flattened(run.config) for run in runs]
+    members: dict[tuple[str, str], Group] = {}
+    for run, config, entry, (name, setting) in zip(runs, flat, entries, names(flat), strict=True):
+        seed = config.get("seed") or 0
+        if (name, setting) in members and seed in members[name, setting].runs:  # the same run twice
+            name = f"{name}, {entry.name}"
+        members.setdefault((name, setting), Group(name, setting)).runs[seed] = run
+    return Comparison(list(members.values()))
+
+
+def refuse_links(path: Path) -> None:
+    """Refuse a run folder with links that leave it: the page would show what they lead to."""
+    for folder in (path, path / "checkpoints"):
+        for one in folder.iterdir() if folder.is_dir() else ():
+            if one.is_symlink() and one.name != "logs":  # of Ray; not read here
+                inside(path, one)
+
+
+def curves(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
+    """The curves of some runs, by setting; this is sent while they run."""
+    found = compared(paths, entries)
+    drawn: dict[str, Any] = {}
+    for name in found.places:
+        there = [group for group in found.members if group.setting == name]
+        groups = [group for group in there if group.runs] + [one for group in there for one in group.part_way()]
+        drawn[name or "all runs"] = as_data(panels.curves(groups, parallel=False))
+    return {"names": list(dict.fromkeys(group.name for group in found.members)), "metric": found.metric} | {
+        "curves": plain(drawn)
+    }
+
+
+def view(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
+    """All that the page shows of some runs."""
+    found = compared(paths, entries)
+    one = details(paths[0], entries[0]) if len(paths) == 1 else None
+    whole: dict[str, Any] = {
+        "where": found.where,
+        "settings": one.settings if one else {},
+        "about": one.about if one else {},
+        "command": one.command if one else "",
+        "log": one.log if one else [],
+        "scores": one.scores if one else [],
+    }
+    tuning = Tuning.open(paths[0]) if len(paths) == 1 else None
+    whole |= {"search": [sheet_data(search.sheet(tuning))] if tuning else []}
+    whole |= {"trials": plain(trials(tuning)) if tuning else []}
+    if not any(run.rows for group in found.members for run in group.begun):
+        return whole | {"names": [], "metric": "", "places": [], "sheets": [], "apart": [], "problems": []}
+    found = scored(found)
+    several = len(found.members) > 1
+    runs = [run for group in found.members for run in group.runs.values()]
+    tables = sheets(found) if several and runs else [clients_of(run) for run in runs[:1]]
+    return whole | {
+        "names": list(
+            dict.fromkeys(g.name for g in (*found.members, *(p for m in found.members for p in m.part_way())))
+        ),
+        "metric": found.metric,
+        "places": plain([place(found, name) for name in found.places]),
+        "sheets": [sheet_data(sheet) for sheet in tables if any(sheet.places.values())],
+        "apart": apart(found) if several else [],
+        "problems": list(problems(found)) if several else [],
+    }
+
+
+def sheet_data(sheet: Sheet) -> dict[str, Any]:
+    """A table as plain values."""
+    return asdict(sheet)
+
+
+def clients_of(run: RunResult) -> Sheet:
+    """One row per client: what it holds, how well it is served, how far it drifts. The worst served are first."""
+    rows: dict[str, dict[str, Any]] = {}
+    scores, clients = run.client_scores(), run.clients
+    own = next((m for m in run.metrics if m.name.startswith("own_") and m.name in scores), None)
+    personal = next((m for m in run.metrics if m.name.startswith("personal_") and m.name in scores), None)
+    for name, column in (("drift", "delta_norm"), ("agreement", "delta_cosine"), ("loss", "loss")):
+        if column in clients and len(clients):
+            for client, value in clients.groupby("client")[column].mean().items():
+                rows.setdefault(str(client), {})[name] = float(value)
+    for client, count in clients["client"].value_counts().items() if len(clients) else ():
+        rows.setdefault(str(client), {})["rounds"] = int(count)
+    for row in scores.to_dict("records"):
+        about = rows.setdefault(str(row["client"]), {})
+        about["samples"] = int(row["samples"])
+        about |= {kind: float(row[m.name]) for kind, m in (("own", own), ("personal", personal)) if m is not None}
+    _mix(run, rows)
+    called = (run.folder.manifest().get("clients") or []) if (run.path / "manifest.json").exists() else []
+    sign = own.sign if own else 1
+    worst = sorted(rows, key=lambda c: (sign * rows[c].get("own", float("inf")), -rows[c].get("drift", 0.0)))
+    columns = ["samples", "largest classes", *([own.label] if own else []), *([personal.label] if personal else [])]
+    columns += ["training loss", "drift ‖Δ‖", "agreement", "rounds"]
+    keys = [
+        "samples",
+        "mix",
+        *(["own"] if own else []),
+        *(["personal"] if personal else []),
+        "loss",
+        "drift",
+        "agreement",
+    ]
+    table = [
+        [
+            called[int(c)] if c.isdecimal() and int(c) < len(called) else c,
+            *(_shown(rows[c].get(k)) for k in (*keys, "rounds")),
+        ]
+        for c in worst[:CLIENTS]
+    ]
+    some = f"the {CLIENTS} worst of {len(rows):,}" if len(rows) > CLIENTS else "the worst served first"
+    notes = ["drift: mean norm of the client's updates. agreement: mean cosine to the other updates of its round."]
+    drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="") if rows else ""
+    if drifting and own:
+        names_of = [called[int(c)] if c.isdecimal() and int(c) < len(called) else c for c in (worst[0], drifting)]
+        notes.insert(0, f"Served worst: client {names_of[0]}. Drifts most: client {names_of[1]}.")
+    return Sheet(f"Clients, {some}", columns, {"": table}, notes)
+
+
+def _mix(run: RunResult, rows: dict[str, dict[str, Any]]) -> None:
+    """Add the samples of each client and its largest classes."""
+    if (counts := run.counts) is None:
+        return
+    classes = run.folder.manifest().get("classes") or []
+    for client in range(len(counts)) if len(counts) <= CLIENTS else (int(c) for c in rows if c.isdecimal()):
+        held = counts[client]
+        total = int(held.sum())
+        top = [int(c) for c in held.argsort()[::-1][:CLASSES] if held[c]]
+        about = rows.setdefault(str(client), {})
+        about.setdefault("samples", total)
+        about["mix"] = ", ".join(f"{classes[c] if c < len(classes) else c} {held[c] / total:.0%}" for c in top)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return "–" if isnan(value) else f"{value:.4g}"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def trials(tuning: Tuning) -> list[dict[str, Any]]:
+    """A picture of the trials for each group and setting: the value and the last score."""
+    return [_trials(tuning, group, key) for group in tuning.groups for key in group.space]
+
+
+def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
+    points = search.tried(group, key)
+    at, _ = search.places(group.space[key], [value for value, *_ in points]) if points else ([], [])
+    lines = []
+    for name, early in (("to the end", False), ("ended early", True)):
+        chosen = sorted((x, y) for x, (_, y, pruned, _) in zip(at, points, strict=True) if pruned == early)
+        lines.append({"name": name, "x": [x for x, _ in chosen], "y": [y for _, y in chosen], "low": [], "high": []})
+    best = f" The best value is {group.best[key]}." if key in group.best else ""
+    text = f"Each point is a trial, placed between the ends of {group.space[key]}.{best}"
+    about = {"title": f"{group.label}: {search.shorter(key)}", "text": text, "x": f"place in {group.space[key]}"}
+    return about | {"y": tuning.metric.label, "lines": lines, "log": False, "low": None, "high": None, "points": True}

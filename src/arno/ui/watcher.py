@@ -1,0 +1,42 @@
+"""Looks at the folder again and again while somebody watches, and keeps what it saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+
+from ..analysis.catalogue import Catalogue
+from ..analysis.entry import Entry
+
+#: Seconds between two looks. The whole folder is looked at so rarely that it takes at most a tenth of the time.
+PAUSE, SHARE = 0.6, 10
+
+
+class Watcher:
+    """The entries of a folder as they are now; several connections share one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.catalogue = Catalogue(folder)
+        self._lock, self._whole, self._cost = Lock(), 0.0, 0.0
+
+    def look(self, names: Iterable[str] = (), fresh: bool = False) -> dict[str, Entry]:
+        """The entries: the named ones and the running ones are read again, all others if it is time.
+
+        fresh: read all of them now.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if fresh or not self._whole or now - self._whole >= max(PAUSE, SHARE * self._cost):
+                entries = self.catalogue.read()
+                self._whole = time.monotonic()
+                self._cost = self._whole - now
+                return entries
+            running = [name for name, entry in self.catalogue.entries.items() if entry.status == "running"]
+            known = [name for name in names if name in self.catalogue.entries]
+            return self.catalogue.again({*running, *known})
+
+    def paths(self, names: Iterable[str]) -> list[Path]:
+        """The folders of the named entries; a name that is no entry is left out, so nothing else can be named."""
+        return [self.catalogue.path(name) for name in names if name in self.catalogue.entries]
