@@ -58,7 +58,9 @@ bench-peers: $(VENV)/.dev $(PEERS:%=.peers/%/.installed)  ## Arno, a hand-writte
 	@touch $@
 
 docs: $(VENV)/.docs  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tools/pages.py
+	$(BIN)/zensical build --strict --clean --config-file build/mkdocs.yml
+	rm -rf site && mv build/site site
 
 lock: $(VENV)/.dev  ## write requirements/*.txt, the digests of what make installs, after a change of versions
 	$(BIN)/python tools/lock.py

@@ -1,34 +1,82 @@
-"""Tables that the documentation takes from the code, so that they cannot go stale: `<!-- settings -->` and the like."""
+"""Write the pages of the site: those of docs/, with tables from the code, and a page for every method.
+
+    python tools/pages.py    # build/docs and build/mkdocs.yml, from which `make docs` builds the site
+
+What the code says is taken from the code, so that it cannot go stale: `<!-- settings -->` and the like are replaced by
+tables, `::: arno.run` by the signature and the docstring, formulas are set as MathML.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+import yaml
 
+from api import entry_of
 from arno.cli.abilities import engines_of, tasks_of
 from arno.cli.listing import settings_of
 from arno.config.settings import GROUPS, describe, registry, written
 from arno.core.part import ROLES
 from arno.methods import FAMILIES
 from arno.methods.catalogue import Entry, entries
+from mathml import mathml
 
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 #: The pages of the studies, from which the pages of the methods take their figures.
-RESULTS = Path(__file__).parent / "results"
+RESULTS = DOCS / "results"
+#: The sections of the navigation that take pages of a folder which it does not name; "" is any other folder.
+SECTIONS = {"results": "Results", "adr": "Decisions", "": "How-to guides"}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """MkDocs calls this for every page."""
+def main() -> None:
+    target = ROOT / "build" / "docs"
+    shutil.rmtree(target, ignore_errors=True)
+    for name, content in pages().items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(content)
+    for path in DOCS.rglob("*"):
+        if path.suffix in (".png", ".svg", ".css"):
+            shutil.copy(path, target / path.relative_to(DOCS))
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    settings |= {"docs_dir": "docs", "site_dir": "site", "nav": navigation(settings["nav"])}
+    (target.parent / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+
+
+def pages() -> dict[str, str]:
+    """Every page by its path."""
+    found = {path.relative_to(DOCS).as_posix(): filled(path.read_text()) for path in sorted(DOCS.rglob("*.md"))}
+    return found | {f"methods/{one.name}.md": page(one) for one in entries()}
+
+
+def filled(markdown: str) -> str:
+    """A page with its tables, and with the entries of the Python API."""
     for name, make in TABLES.items():
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", make())
-    return markdown
+    return re.sub(r"^::: arno\.(\w+)$", lambda found: entry_of(found[1]), markdown, flags=re.M)
+
+
+def navigation(nav: list[Any]) -> list[Any]:
+    """The navigation with the pages of the methods, and with every page of docs/ that it does not name."""
+    families = [{family.capitalize(): [f"methods/{one.name}.md" for one in entries(family)]} for family in FAMILIES]
+    text = json.dumps(nav)
+    unnamed = [path for path in pages() if f'"{path}"' not in text and not path.startswith("methods/")]
+    result = []
+    for ((title, content),) in (item.items() for item in nav):
+        folders = [folder for folder, section in SECTIONS.items() if section == title]
+        more = [path for path in unnamed if folders == [path.split("/")[0] if path.split("/")[0] in SECTIONS else ""]]
+        if title == "Reference":
+            content = [*content, {"Methods": families}]
+        result.append({title: [*content, *more] if isinstance(content, list) else content})
+    return result
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -69,22 +117,6 @@ def methods() -> str:
     return "\n\n".join(texts)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """MkDocs calls this first: the pages of the methods go below `Methods`."""
-    pages = [{family: [f"methods/{one.name}.md" for one in entries(family)]} for family in FAMILIES]
-    for item in config.nav or []:
-        if item.get("Methods") == "methods.md":
-            item["Methods"] = ["methods.md", *pages]
-    return config
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """MkDocs calls this when it has found the pages: a page for every method is added."""
-    for one in entries():
-        files.append(File.generated(config, f"methods/{one.name}.md", content=page(one)))
-    return files
-
-
 def page(one: Entry) -> str:
     """The page of a method, from what its sources declare and from the measured results."""
     settings = (
@@ -96,7 +128,7 @@ def page(one: Entry) -> str:
     pieces = [
         f"# {one.name}",
         one.sentence,
-        f"```text\n{one.formula}\n```",
+        f'<div class="formula">\n{mathml(one.formula)}\n</div>',
         f"Paper: {one.paper}.",
         f"**It helps** {one.helps}",
         f"**It hurts** {one.hurts}",
@@ -134,7 +166,7 @@ def figures(study: str) -> dict[str, Any]:
 
 
 def example() -> str:
-    return f"```python\n{(Path(__file__).parents[1] / 'examples' / 'my_method.py').read_text()}```"
+    return f"```python\n{(ROOT / 'examples' / 'my_method.py').read_text()}```"
 
 
 def roles() -> str:
@@ -150,3 +182,7 @@ TABLES = {
     "data": lambda: choices("data"),
     "partition": lambda: choices("partition"),
 }
+
+
+if __name__ == "__main__":
+    main()
