@@ -41,6 +41,7 @@ def test_rows_are_on_disk_at_once_and_clients_with_the_checkpoint(folder):
     folder.flush_clients(3)
     write(folder, range(4, 6))
     folder.flush_clients(5)
+    folder.checkpoint_path(5).write_bytes(b"")
     assert [path.name[:17] for path in folder.client_records()] == ["clients-00000003-", "clients-00000005-"]
     folder.merge_clients()
     assert [path.name for path in folder.client_records()] == ["clients.parquet"]
@@ -48,6 +49,25 @@ def test_rows_are_on_disk_at_once_and_clients_with_the_checkpoint(folder):
     assert table["round"] == [t for t in range(1, 6) for _ in range(2)]
     assert table["client"] == [0, 3] * 5
     assert table["loss"] == [value for t in range(1, 6) for value in (0.5, t / 2)]
+    folder.close()
+
+
+def test_rows_of_the_clients_count_from_the_checkpoint_after_them(folder):
+    """A run that was killed before its checkpoint computes these rounds again: with or without them, it is the same."""
+
+    def shown() -> list[int]:
+        return [int(path.name[8:16]) for path in folder.client_records()]
+
+    write(folder, range(1, 3))
+    folder.flush_clients(2)
+    assert shown() == []
+    folder.checkpoint_path(2).write_bytes(b"")
+    write(folder, range(3, 5))
+    folder.flush_clients(4)
+    assert shown() == [2]
+    write(folder, range(5, 7))
+    folder.flush_clients(6)
+    assert shown() == [2, 4], "the checkpoint of round 4 was there before the rows of round 6"
     folder.close()
 
 

@@ -20,7 +20,9 @@ from arno.core.resources import allocating, counted, exhausted
 from arno.core.table import ClientTable
 from arno.errors import ArnoError, TooLarge
 from arno.kernels.choose import choose
+from arno.records.folder import BLOCK, RunFolder
 from arno.runs.estimate import check, estimate, total
+from arno.runs.plan import plan
 
 GIB = 2**30
 
@@ -311,3 +313,15 @@ def test_the_manifest_holds_the_reason():
     result = arno.run(clients=3, rounds=1, engine="serial", model="softmax")
     manifest = result.folder.manifest()
     assert (manifest["kernel"], manifest["kernel_reason"][:11]) == ("dense", "the network")
+
+
+def test_resume_needs_no_more_disk_than_run(monkeypatch, tmp_path):
+    """What a run has written is room for it: a disk on which it could start is large enough to continue it."""
+    words, out = ("rounds=2", "clients=4", "model=softmax", "engine=serial", "data.limit=100"), tmp_path / "run"
+    need = plan(configs.plain(configs.compose(words))).disk
+    monkeypatch.setattr(machine, "free_disk", lambda path: need + 2 * BLOCK - RunFolder(out).size())
+    arno.run(*words, out=str(out))
+    assert RunFolder(out).size() > 2 * BLOCK
+    assert arno.resume(out).rows[-1]["round"] == 2
+    with pytest.raises(TooLarge, match="the file system of"):
+        arno.resume(out, "rounds=100000")

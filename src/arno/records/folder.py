@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import secrets
+import stat
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 #: How many samples of each class each client holds, and the largest such table that a run keeps (8 MB).
 COUNTS, MOST = "counts.npy", 2_000_000
+#: Bytes of a block of the usual file systems.
+BLOCK = 4096
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
 #: What a run writes at its end; the manifest of a finished run holds their checksums.
@@ -299,11 +302,21 @@ class RunFolder:
             raise damaged(self.path / metrics.NAME, rule, self.path)
         return rows
 
+    def complete(self) -> int:
+        """The last round up to which the rows of the clients must be there; 0 if there is none.
+
+        A checkpoint is written after its piece of rows, and before the next piece. So the newest piece does not count
+        before its checkpoint is there: `arno resume` computes its rounds again.
+        """
+        pieces = sorted({clients.number(piece) for piece in clients.pieces(self.checkpoints)})
+        return max([*(int(path.stem) for path in self.saved()[-1:]), *pieces[:-1]], default=0)
+
     def client_records(self) -> list[Path]:
-        """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is on disk."""
+        """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is complete."""
         pieces = clients.pieces(self.checkpoints)
         if pieces and not (self.path / "clients.parquet").exists():
-            return pieces
+            last = self.complete()
+            return [piece for piece in pieces if clients.number(piece) <= last]
         whole = self.verified("clients.parquet")
         return [whole] if whole.exists() else []
 
@@ -380,6 +393,11 @@ class RunFolder:
         """The checkpoints after round `t` and the rows of the clients beside them."""
         late = [path for path in self.saved() if int(path.stem) > t]
         return late + [path for path in clients.pieces(self.checkpoints) if clients.number(path) > t]
+
+    def size(self) -> int:
+        """The bytes on the disk of what the run has written; a file takes whole blocks."""
+        files = [path.lstat() for folder in (self.path, self.checkpoints) for path in folder.glob("*")]
+        return sum(-(-file.st_size // BLOCK) * BLOCK for file in files if stat.S_ISREG(file.st_mode))
 
     def checkpoint_path(self, t: int) -> Path:
         """The file of the checkpoint after round `t`."""

@@ -220,15 +220,18 @@ def disk_needs(config: dict[str, Any], fed: Federation, seen: int, mapped: int) 
     yield Need("pictures", PICTURES)
 
 
-def check(config: dict[str, Any], fed: Federation, out: Path) -> list[str]:
-    """Refuse a run that cannot fit into memory, shared memory or disk; returns lines about what is tight."""
+def check(config: dict[str, Any], fed: Federation, out: Path, written: int = 0) -> list[str]:
+    """Refuse a run that cannot fit into memory, shared memory or disk; returns lines about what is tight.
+
+    written: bytes that the run has on the disk already. The estimate is of the whole run, so they are room for it.
+    """
     found = estimate(config, fed)
-    for needs, room, where, remedy in rooms(found, out):
+    for needs, room, where, remedy in rooms(found, out, written):
         refuse(needs, room, where, remedy)
-    return tight(found, out)
+    return tight(found, out, written)
 
 
-def rooms(found: Estimate, out: Path) -> Iterator[tuple[tuple[Need, ...], int, str, str]]:
+def rooms(found: Estimate, out: Path, written: int = 0) -> Iterator[tuple[tuple[Need, ...], int, str, str]]:
     """What a run needs, the room for it, its name, and what to change if it is too small."""
     smaller = "use fewer clients or rounds, a smaller model or batch"
     tables = any(need.what == "client tables" and need.bytes > total(found.memory) / 3 for need in found.server)
@@ -243,14 +246,14 @@ def rooms(found: Estimate, out: Path) -> Iterator[tuple[tuple[Need, ...], int, s
             more = f"use engine=serial, or make {machine.SHARED} larger (docker run --shm-size=8g)"
             yield found.shared, free, f"{machine.SHARED}", more
     remedy = "choose another out=, or set checkpoint.keep=1, fewer rounds or a smaller model"
-    yield found.disk, machine.free_disk(out), f"the file system of {out}", remedy
+    yield found.disk, machine.free_disk(out) + written, f"the file system of {out}", remedy
 
 
-def tight(found: Estimate, out: Path) -> list[str]:
+def tight(found: Estimate, out: Path, written: int = 0) -> list[str]:
     """Lines about memory and disk that would almost be full."""
     lines, more = [], total(found.memory) - machine.resident()
     if more > TIGHT * (free := machine.available()):
         lines.append(f"memory is tight: {summed(found.memory)}, of which {shown(more)} more; {shown(free)} are free")
-    if total(found.disk) > TIGHT * (free := machine.free_disk(out)):
+    if total(found.disk) - written > TIGHT * (free := machine.free_disk(out)):
         lines.append(f"disk is tight: {summed(found.disk)}; {shown(free)} are free in {out}")
     return lines

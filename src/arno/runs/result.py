@@ -90,11 +90,10 @@ class RunResult:
         """`clients.parquet`, one row per client and round; of an unfinished run, what it has saved."""
         import pandas as pd
 
-        saved = self.folder.saved()
-        if saved and not (self.path / "clients.parquet").exists():
+        last = self.folder.complete()
+        if last and not (self.path / "clients.parquet").exists():
             from ..records.verify import verify_clients
 
-            last = int(saved[-1].stem)
             verify_clients(self.folder, last, {row["round"]: row["clients"] for row in self.rows if row["round"] <= last})
         pieces = [clients.load(piece).to_pandas() for piece in self.folder.client_records()]
         return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])

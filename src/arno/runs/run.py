@@ -160,7 +160,7 @@ def _execute(
     with allocating():
         fed, totals = build.federation(config, parts), Totals()
     try:
-        tight = check_room(config, fed, folder.path)
+        tight = check_room(config, fed, folder.path, 0 if new else folder.size())
     except ArnoError:
         fed.engine.close()
         raise
