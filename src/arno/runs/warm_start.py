@@ -29,7 +29,8 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
         return
     saved = checkpoints.load(path)
     w, mine, theirs = saved.federation["w"], config["model"], saved.config["model"]
-    if len(w) != len(fed.w) or (mine != theirs and "custom" not in (mine["kind"], theirs["kind"])):
+    same = all(mine.get(key, value) == value for key, value in theirs.items())  # a setting may be newer than the file
+    if len(w) != len(fed.w) or (not same and "custom" not in (mine["kind"], theirs["kind"])):
         raise ArnoError(
             f"{what} holds {_model(theirs, len(w))}",
             f"this run trains {_model(mine, len(fed.w))}",
