@@ -17,6 +17,7 @@ from training import parts, steady, train
 
 import arno
 from arno import cli
+from arno.core import rehearsal
 from arno.core.federation import Federation, Local
 from arno.core.part import Part
 from arno.core.serial import Serial
@@ -291,3 +292,31 @@ def test_drops_are_recorded_and_shown(tmp_path, capsys):
 def test_a_run_that_stopped_at_a_client_goes_on_without_it(tmp_path, capsys):
     assert run(tmp_path, capsys)[0] == 2
     assert arno.resume(tmp_path / "run", "on_client_error=drop").dropped > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the trial is a fork")
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("os._exit(3)", "it ended the process that tried it (exit status 3)"),
+        ("os.kill(os.getpid(), 9)", "it ended the process that tried it (signal 9)"),
+        ("import time; time.sleep(10**6)", "its first passes took longer than 1 s (engine.timeout = 1 s)"),
+    ],
+)
+def test_a_network_that_ends_its_process_or_hangs_is_refused_on_one_line(how, rule, tmp_path, capsys, monkeypatch):
+    """The server runs a network before the first round, to choose its kernel: it must neither end nor wait for ever."""
+    monkeypatch.setattr(rehearsal, "LEAST", 1.0)
+    status, said = run(tmp_path, capsys, "engine=processes", "engine.timeout=1", when="True", how=how)
+    assert status == 2
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"error: the network Net: {rule}; ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_a_network_that_always_exits_does_not_end_the_run_with_success(engine, tmp_path, capsys):
+    status, said = run(tmp_path, capsys, f"engine={engine}", when="True", how="sys.exit(0)")
+    assert status == 2
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: client ")
+    assert "SystemExit" in line

@@ -127,6 +127,8 @@ def own_case(whole: Whole, kind: str, moment: str, how: str, engine: str) -> Cas
         recipe.prepare(folder)
         said = judged(forked(recipe.first, folder, patience=60), how)
         if said.status == 0:
+            if not (folder / "run" / "final.safetensors").exists():
+                raise Bad("silent", "status 0, and the run is not done")
             return Verdict("identical", "the run was done")
         (folder / "good").touch()
         if (folder / "run" / "config.yaml").exists():

@@ -86,6 +86,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
         splits["val"] = (dataset.x[held_out], dataset.y[held_out])
     if own.val is not None:
         splits["val"] = (x[own.val.indices], y[own.val.indices])
+    own_code = bool({"custom", "python"} & {config["model"]["kind"], config["task"]["kind"]})
     problem = Supervised(
         x,
         y,
@@ -102,11 +103,12 @@ def supervised(config: dict[str, Any]) -> Supervised:
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
         seed=split_seed(config),
+        trial=config["engine"].get("timeout") if own_code else None,  # engines with workers have a time limit
     )
     problem.client_names, problem.class_names = partition.names, dataset.classes
     problem.notes = (*dataset.notes, *own.notes, *start_note(config["model"]))
     problem.validation, problem.references = chooses(splits, own.val), dataset.references
-    if {"custom", "python"} & {config["model"]["kind"], config["task"]["kind"]}:
+    if own_code:
         try_out(problem)
     return problem
 

@@ -279,6 +279,6 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
             stack.gradient([w[1:]], [alone], Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
         if not close(together[1:], alone, NEAR):
             return "its samples depend on each other"
-    except Exception as error:  # whatever the code of a network raises
+    except (Exception, SystemExit) as error:  # whatever the code of a network raises
         return str(error).split(". ")[0].split("\n")[0] or type(error).__name__
     return ""

@@ -85,7 +85,7 @@ def program_of(module: nn.Module, x: Tensor) -> tuple[Graph | None, str]:
             return _checked(deepcopy(module), x), ""
     except NotRecorded as error:
         return None, str(error)
-    except Exception as error:  # whatever the code of a network raises
+    except (Exception, SystemExit) as error:  # whatever the code of a network raises
         return None, f"its recording failed: {type(error).__name__}"
 
 

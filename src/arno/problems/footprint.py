@@ -45,7 +45,7 @@ def saved_per_sample(problem: Supervised) -> tuple[int, int]:
         with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
             module = deepcopy(problem.module).train()
             outputs = module(x)
-    except Exception:  # an error in a network of one's own is shown by the first step of training
+    except (Exception, SystemExit):  # an error in a network of one's own is shown by the first step of training
         return x[0].nbytes, x[0].nbytes
     own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
     found = [size for place, size in sizes.items() if place not in own] + [outputs.nbytes, x.nbytes]

@@ -17,6 +17,7 @@ from ..core.contracts import Clients, Footprint, Problem
 from ..core.layout import Layout, bind, flatten
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.per_client import Values
+from ..core.rehearsal import rehearse
 from ..core.resources import refuse_network
 from ..core.seeds import key, seeded, stream
 from ..core.work import Job, Mat, SubModel, Vec
@@ -30,7 +31,7 @@ from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
 from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary, table
-from .footprint import footprint
+from .footprint import footprint, saved_per_sample
 
 #: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
 CHUNK = 2**22
@@ -51,6 +52,8 @@ class Supervised(Problem):
     channels_last: images with the channels of a pixel side by side, which convolutions on a CPU compute faster; the
         default where there are any. It rounds differently, so it is part of the run.
     seed: of the balanced split.
+    trial: for a network of the user: seconds for its first passes, which are tried in a process of their own (0: no
+        limit). A network that ends the process or hangs is then refused. None: without a trial.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Supervised(Problem):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        trial: float | None = None,
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
         self.name, self.dataset_fingerprint, self.seed = name, fingerprint, seed
@@ -86,6 +90,8 @@ class Supervised(Problem):
         if self.device.type == "cpu":
             refuse_network(build, dtype.itemsize, self.x.nbytes + self.y.nbytes)
         self.module = self._make(0).train()
+        if trial is not None and self.device.type == "cpu":
+            rehearse(lambda: self._first_passes(channels_last), f"the network {type(self.module).__name__}", trial)
         choice = choose(self.module, self.shape, channels_last, self.some)
         self.channels_last = choice.channels_last
         self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
@@ -309,6 +315,13 @@ class Supervised(Problem):
 
     def _tally(self, w: Vec, x: Tensor, y: Tensor) -> Tensor:
         return self.task.join([self.task.tally(outputs, targets) for outputs, targets in self._forward(w, x, y)])
+
+    def _first_passes(self, channels_last: bool | None) -> None:
+        """The passes of the network that the server runs before the first round."""
+        self.channels_last = choose(self.module, self.shape, channels_last, self.some).channels_last
+        saved_per_sample(self)
+        with torch.no_grad():
+            deepcopy(self.module).eval()(self.some)
 
     @torch.inference_mode()
     def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
