@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo results stale check test torture fuzz lint format bench bench-peers docs lock clean
+.PHONY: help demo results stale check test torture fuzz lint format bench bench-peers docs wheel-test lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ docs: $(VENV)/.docs  ## build the documentation into site/
 	$(BIN)/python tools/pages.py
 	$(BIN)/zensical build --strict --clean --config-file build/mkdocs.yml
 	rm -rf site && mv build/site site
+
+wheel-test: $(VENV)/.dev  ## build a wheel, install it into an empty environment and use it there
+	$(BIN)/python tools/wheel_test.py
 
 lock: $(VENV)/.dev  ## write requirements/*.txt, the digests of what make installs, after a change of versions
 	$(BIN)/python tools/lock.py

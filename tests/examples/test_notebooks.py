@@ -1,4 +1,4 @@
-"""The two notebooks of the quadratic study run, and show what they say."""
+"""The notebooks run, and show what they say."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     printed = "".join(str(output.get("text", "")) for output in outputs)
     return printed, [output for output in outputs if "image/png" in output.get("data", {})]
+
+
+def test_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, pictures = executed("first_steps.ipynb", tmp_path, monkeypatch)
+    assert pictures
+    assert (tmp_path / "first_steps" / "compare.json").exists()
+
+
+def test_my_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed("my_table.ipynb", tmp_path, monkeypatch)
+    page = (tmp_path / "my_table.html").read_text()
+    for name in ("north", "east", "south", "ditto"):
+        assert name in page
 
 
 def test_the_quadratic_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
