@@ -1,11 +1,11 @@
-"""The report in a real browser: Debian's Chromium, driven by Playwright. Nothing is downloaded."""
+"""The report in a real browser: Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +17,16 @@ from arno.records.metrics import read as recorded
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install arno[browser]")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path: apt-get install chromium")
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 CURVES = "#curves-figure path.line"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 class Visit:
     """A page that is open, with what it said and what it asked for."""
 
-    def __init__(self, browser: Any, report: Path, width: int = 1280) -> None:
+    def __init__(self, browser: Any, report: Path, width: int = 1280, scheme: str = "light") -> None:
         self.said: list[str] = []
         self.asked: list[str] = []
-        self.page = browser.new_page(viewport={"width": width, "height": 800})
+        self.page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         self.page.set_default_timeout(10_000)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
@@ -160,9 +138,15 @@ def test_legend_hover_numbers_and_the_keyboard(chromium, report):
     assert visit.said == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_it_fits_the_screen_wide_or_narrow(chromium, report, width):
-    visit = Visit(chromium, report, width)
+def test_it_fits_the_screen_wide_or_narrow(chromium, report, width, scheme):
+    visit = Visit(chromium, report, width, scheme)
+    hint, box = visit.page.locator("#summary .hint").first, visit.page.locator("#summary .scroll").first
+    assert hint.is_visible() == box.evaluate(
+        "node => node.scrollWidth > node.clientWidth + 1"
+    )  # it says that it scrolls
+    assert hint.is_visible() or width == 1280
     assert visit.page.evaluate("document.documentElement.scrollWidth") == width
     for card in visit.page.query_selector_all("figure svg"):
         box = card.bounding_box()
@@ -189,3 +173,70 @@ def test_places_and_hostile_labels(chromium, runs, tmp_path):
     assert visit.page.locator("#drift-figures").first.locator("path.line").count() == 2  # one in each picture
     assert visit.said == []
     assert len(visit.asked) <= 2
+
+
+def test_curves_that_cover_each_other_can_be_told_apart(chromium, runs, tmp_path):
+    one = RunResult(runs[0])
+    members = [Group(name, "", {0: one}) for name in ("a", "b", "c")]
+    write_report(Comparison(members), tmp_path / "report.html")
+    visit = Visit(chromium, tmp_path / "report.html")
+    gaps = [p.evaluate("node => node.style.strokeDasharray") for p in visit.page.query_selector_all(CURVES)]
+    assert gaps == ["none", "8, 8", "8, 16"]
+    assert "b has the same curve as a" in visit.page.locator("#curves-figure .note").inner_text()
+
+
+def test_the_last_rounds_can_be_enlarged(chromium, report):
+    visit = Visit(chromium, report)
+
+    def ticks(axis: str) -> list[float]:
+        return [float(text) for text in visit.page.locator(f"#curves-figure text.tick.{axis}").all_text_contents()]
+
+    rounds, scores = ticks("middle"), ticks("end")
+    visit.choose("0.5")
+    assert min(rounds) < 2 <= min(ticks("middle"))
+    assert min(ticks("end")) > min(scores)  # the scores of the first rounds no longer fix the axis
+
+
+def test_paired_differences_share_an_axis_with_zero(chromium, report):
+    visit = Visit(chromium, report)
+    row = visit.page.locator("#summary tr", has_text="scaffold − fedavg")
+    zero = row.locator("line.zero").bounding_box()["x"]
+    labels = visit.page.locator("#summary tr.axis text")
+    assert "0" in labels.all_text_contents()
+    at = labels.nth(labels.all_text_contents().index("0")).bounding_box()
+    assert at["x"] - 3 <= zero <= at["x"] + at["width"] + 3
+    boxes = sorted((b["x"], b["x"] + b["width"]) for b in (labels.nth(i).bounding_box() for i in range(labels.count())))
+    assert all(left[1] <= right[0] for left, right in pairwise(boxes))  # no label covers another
+
+
+def test_a_single_run_speaks_of_a_single_run(chromium, runs, tmp_path):
+    write_report(Comparison.of(runs[:1]), tmp_path / "report.html")
+    visit = Visit(chromium, tmp_path / "report.html")
+    text = visit.page.locator("body").inner_text()
+    assert not re.search("★|band|interval|over the seeds|Not only", text)
+    assert visit.page.locator("#summary svg").count() == 0
+    assert visit.said == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_ranks_are_seen_after_many_rounds(chromium, train, tmp_path, width):
+    run = train("method=lorenzo", "rounds=70", "method.patience=null")
+    write_report(Comparison.of([run]), tmp_path / "report.html")
+    visit = Visit(chromium, tmp_path / "report.html", width)
+    ranks = visit.page.locator("#methods-figures figure", has_text="Ranks")
+    marks = ranks.locator("text.mark").all_text_contents()
+    assert len(marks) > 20
+    assert set(marks) <= {"1", "2", "3", "4", "5", "6"}
+    ranks.locator("summary").click()
+    ranks.locator("table").wait_for()
+    assert re.fullmatch(r"[1-6] \([\d.]+\)", ranks.locator("td").last.inner_text())
+
+
+def test_the_verdict_says_what_else_differs(chromium, train, runs, tmp_path):
+    every = train("method=scaffold", "participation=1")
+    members = [Group(name, "", {0: RunResult(run)}) for name, run in (("fedavg", runs[0]), ("scaffold", every))]
+    write_report(Comparison(members), tmp_path / "report.html")
+    text = Visit(chromium, tmp_path / "report.html").page.locator(".verdict").first.inner_text()
+    assert "Not only the method differs" in text
+    assert "participation=1" in text
+    assert "Local steps in all: fedavg" in text

@@ -131,19 +131,19 @@ const spread = (line, j) => written(line.y[j]) + (line.low.length ? ` ± ${writt
 // A heat map with marks (ranks, say) of which so many columns fit that the marks can be read; the last one is kept.
 function legible(panel, room) {
   const longest = Math.max(1, ...panel.marks.flat().map((mark) => mark.length));
-  const step = Math.ceil(panel.columns.length / Math.max(1, Math.floor(room / (6 + 6.5 * longest))));
+  const step = Math.ceil(panel.columns.length / Math.max(1, Math.floor(room / Math.max(16, 6 + 6.5 * longest))));
   if (!panel.marks.length || step < 2) return [panel, 1];
   const kept = (row) => row.filter((_, j) => (row.length - 1 - j) % step === 0);
   return [{ ...panel, columns: kept(panel.columns), cells: panel.cells.map(kept), marks: panel.marks.map(kept) }, step];
 }
 
 function drawCells(figure) {
-  const { plot } = figure, [panel, step] = legible(figure.panel, Math.max(260, plot.clientWidth) - 60);
-  figure.note.textContent = step > 1 ? `Every ${step}th ${panel.x} is shown, so that the numbers can be read; Numbers has all of them.` : "";
-  const [n, m] = [panel.rows.length, panel.columns.length];
   const longest = (names) => 7 * Math.max(...names.map((name) => name.length));
-  const W = Math.max(260, plot.clientWidth), top = 22, right = W - 6;
-  const left = Math.max(46, Math.min(longest(panel.rows) + 12, W / 3));
+  const W = Math.max(260, figure.plot.clientWidth), top = 22, right = W - 6;
+  const left = Math.max(46, Math.min(longest(figure.panel.rows) + 12, W / 3));
+  const [panel, step] = legible(figure.panel, right - left);
+  figure.note.textContent = step > 1 ? `One of ${step} columns is shown, so that the numbers can be read; Numbers has all of them.` : "";
+  const [n, m] = [panel.rows.length, panel.columns.length];
   const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n));
   const wide = longest(panel.columns), slanted = wide > 28 && wide + 4 > w, below = slanted ? 0.6 * wide : 0;
   const H = Math.round(top + n * h + 40 + below);
@@ -219,12 +219,13 @@ function numbers(figure) {
       for (const cell of cells) add(row, "td", {}, cell);
     }
   };
-  if (panel.cells) return fill(`${panel.y} \\ ${panel.x}`, panel.columns, panel.rows.map((name, i) => [name, ...panel.cells[i].map(written)]));
+  if (panel.cells) return fill(`${panel.y} \\ ${panel.x}`, panel.columns, panel.rows.map((name, i) => [name, ...panel.cells[i].map((v, j) => (panel.marks[i]?.[j] ? `${panel.marks[i][j]} (${written(v)})` : written(v)))]));
   const lines = shown(panel), xs = [...new Set(lines.flatMap((l) => l.x))].sort((a, b) => a - b);
   fill(panel.x, lines.map((l) => l.name), xs.map((x) => [written(x, inBytes(panel)), ...lines.map((l) => (l.x.includes(x) ? spread(l, l.x.indexOf(x)) : "–"))]));
 }
 
 function legend(figure) {
+  const focused = figure.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
   figure.legend.replaceChildren();
   if (!figure.panel.lines || (figure.panel.lines.length < 2 && chart.names.length < 2 && chart.names.includes(figure.panel.lines[0]?.name))) return;
   figure.panel.lines.forEach((line, position) => {
@@ -232,6 +233,7 @@ function legend(figure) {
     const button = add(figure.legend, "button", { type: "button", "data-name": line.name, "aria-pressed": !chart.hidden.has(line.name) });
     add(button, "i", { style: `background:${colour(index(line.name, position))}` });
     add(button, "span", {}, line.name);
+    if (line.name === focused) button.focus();
     button.addEventListener("click", () => {
       chart.hidden.has(line.name) ? chart.hidden.delete(line.name) : chart.hidden.add(line.name);
       for (const other of document.querySelectorAll(".legend button"))

@@ -42,7 +42,8 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
     lines = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
     if lines:
-        lines += [f"<p><strong>Not only the method differs.</strong> {escape(one)}</p>" for one in apart(comparison)]
+        others = escape(" ".join(apart(comparison)))
+        lines += [f"<p><strong>Not only the method differs.</strong> {others}</p>"] if others else []
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
     found = order(comparison) if frame["seeds"].any() else None
     if found:
@@ -145,7 +146,8 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
         return "<p class='note'>No run has a result.</p>"
     shown = [name for name in (*SCORES, *COSTS) if name in frame and frame[name].notna().any()]
     heads = [_heading(comparison, name) for name in shown]
-    heads.insert(1, "")
+    several = len(frame) > 1
+    heads[1:1] = [""] * several
     low, high = _ends(frame, "final")
     rows = []
     for place in comparison.places:
@@ -154,7 +156,8 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
         for _, row in frame[frame["setting"] == place].iterrows():
             name = f"<span class='winner'>{escape(row['name'])} ★</span>" if row["winner"] else escape(row["name"])
             cells = [_cell(comparison, row, column) for column in shown]
-            cells.insert(1, f"<td>{interval(row['final'], row['final_low'], row['final_high'], low, high)}</td>")
+            drawn = interval(row["final"], row["final_low"], row["final_high"], low, high)
+            cells[1:1] = [f"<td>{drawn}</td>"] * several
             lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}<td>{row['seeds']}{lost}</td></tr>")
     return framed(_caption(comparison), ["", *heads, "seeds"], rows) + _differences(comparison)
@@ -371,9 +374,9 @@ def interval(mean: float, low: float, high: float, first: float, last: float, ze
 
 def axis(low: float, high: float, metric: Metric) -> str:
     """The axis below the pictures of `interval`: its ends and zero."""
-    width, scale = (high - low) or 1.0, largest(low, high)
-    places = [(4 + 142 * (x - low) / width, score(metric, x, scale, "+" if x else "")) for x in (low, 0.0, high)]
-    kept = [one for one in places if one[1] == places[1][1] or abs(one[0] - places[1][0]) > 40]
+    width = (high - low) or 1.0
+    places = [(4 + 142 * (x - low) / width, f"{x:+.2g}" if x else "0") for x in (low, 0.0, high)]
+    kept = [one for one in places if one[1] == places[1][1] or abs(one[0] - places[1][0]) > 36]
     ticks = "".join(
         f"<line x1='{x:.1f}' x2='{x:.1f}' y1='0' y2='4'/><text x='{x:.1f}' y='15' text-anchor='"
         f"{'start' if x < 20 else 'end' if x > 130 else 'middle'}'>{escape(text)}</text>"
