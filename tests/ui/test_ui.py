@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
 from safetensors.torch import load_file
+from serving import EVIL, LONG, SMALL, Served, recorded, start, wait_for
 
 from arno.config import settings as configs
 from arno.records import checksummed
@@ -28,64 +23,6 @@ from arno.runs.run import execute
 
 pytest.importorskip("starlette", reason="needs arno[ui]")
 pytest.importorskip("uvicorn", reason="needs arno[ui]")
-
-SMALL = ("clients=5", "model=softmax", "engine=serial", "data.limit=200", "checkpoint.every=1", "eval.clients=true")
-EVIL = "</script><img src=x onerror=alert(1)>"
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    return pytest.fail("it did not happen")
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-class Served:
-    """A folder of runs, the process that serves it, and requests to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        command = [sys.executable, "-m", "arno", "ui", str(folder), "--no-browser"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32})", self.address)
-        assert found, self.address
-        self.port, self.token = int(found[1]), found[2]
-
-    def ask(self, path: str, method: str = "GET", host: str = "", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.putrequest(method, path, skip_host=True)
-        connection.putheader("Host", host or f"127.0.0.1:{self.port}")
-        for name, value in headers.items():
-            connection.putheader(name.replace("_", "-"), value)
-        connection.endheaders()
-        with closing(connection), connection.getresponse() as answer:
-            endless = answer.getheader("content-type", "").startswith("text/event-stream")
-            return Answer(answer.status, dict(answer.getheaders()), b"" if endless else answer.read())
-
-    def own(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        """A request with the cookie, from the page itself."""
-        mine = {"Cookie": f"arno-{self.port}={self.token}", "Origin": f"http://127.0.0.1:{self.port}"}
-        return self.ask(path, method, **(mine | headers))
-
-    def json(self, path: str, method: str = "GET") -> Any:
-        return json.loads(self.own(path, method).body)
-
-    def status(self, name: str) -> str:
-        return next((one["status"] for one in self.json("/api/list")["entries"] if one["name"] == name), "")
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -183,24 +120,9 @@ def test_list_and_view(served: Served) -> None:
     assert b"<title>" in report.body
 
 
-LONG = (*SMALL, "rounds=1500", "eval.clients=false", "eval.every=50", "checkpoint.every=20")
-
-
-def start(folder: Path, out: str) -> subprocess.Popen[bytes]:
-    words = [*LONG, f"out={folder / out}", "--quiet"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-m", "arno", "run", *words], **quiet)
-
-
-def recorded(path: Path) -> int:
-    """How many rounds are recorded so far."""
-    file = path / "metrics.jsonl"
-    return len(file.read_bytes().splitlines()) if file.exists() else 0
-
-
 def test_killed_stopped_and_resumed_with_the_bits_of_the_command_line(served: Served) -> None:
     path = served.folder / "long"
-    run = start(served.folder, "long")
+    run = start(path)
     try:
         wait_for(lambda: served.status("long") == "running")
         wait_for(lambda: list((path / "checkpoints").glob("*.safetensors")))
@@ -250,7 +172,7 @@ def test_it_ends_with_one_line(tmp_path: Path) -> None:
 
 
 def test_watch_says_how_a_run_ends(tmp_path: Path) -> None:
-    run = start(tmp_path, "it")
+    run = start(tmp_path / "it")
     wait_for(lambda: (tmp_path / "it" / "metrics.jsonl").exists())
     command = [sys.executable, "-m", "arno", "watch", str(tmp_path / "it")]
     watch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -141,7 +141,8 @@ function update(entry) {
 }
 
 function live({ names, metric, curves, log, error }) {
-  if (!open.view || error || !curves) return;
+  if (!open.view) return void (open.names.length && details()); // it was opened while its first files were written
+  if (error || !curves) return;
   if (open.names.length === 1 && at("log")) logged(log);
   const places = open.view.places;
   if (!places.length || Object.keys(curves).length !== places.length) return void (names.length && details());
@@ -163,7 +164,7 @@ function logged(texts) {
   if (end) at("log").scrollTop = at("log").scrollHeight;
 }
 
-function route() {
+function route(event) {
   open.names = opened();
   open.view = null;
   chart.figures.length = 0;
@@ -173,7 +174,7 @@ function route() {
   document.title = open.names.length ? `${open.names.join(", ")} – Arno` : "Arno runs";
   connect();
   if (open.names.length) details(true);
-  else find();
+  else find().then(() => event && at("list").focus({ preventScroll: true }));
 }
 
 async function details(first = false) {
@@ -296,8 +297,15 @@ function curve() {
   draw(figure);
 }
 
+// Finds the element with the focus again after the page was drawn anew.
+function focus() {
+  const { dataset, name, value } = document.activeElement ?? {}, inside = at("one").contains(document.activeElement);
+  const found = dataset?.act ? `[data-act="${dataset.act}"]` : name ? `input[name="${name}"][value="${value}"]` : "";
+  return () => inside && ((found && at("one").querySelector(found)) || at("one")).focus({ preventScroll: true });
+}
+
 function page() {
-  const { view } = open, host = at("one");
+  const { view } = open, host = at("one"), again = focus();
   chart.figures.length = 0;
   host.replaceChildren();
   add(host, "div", { id: "actions", class: "actions" });
@@ -319,6 +327,7 @@ function page() {
   }
   if (view.entries.length === 1) about(view);
   redraw();
+  again();
 }
 
 function warnings(view) {

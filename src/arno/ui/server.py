@@ -8,8 +8,9 @@ import secrets
 import socket
 import tempfile
 import threading
+import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +37,8 @@ from .watcher import PAUSE, Watcher
 SANDBOX = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 )
+#: The files of a running run are read so many times more before an error is believed.
+TRIES = 4
 #: By address: the package, the file and its type.
 STATIC = {
     "/page.js": ("arno.ui", "page.js", "text/javascript"),
@@ -50,6 +53,11 @@ class View:
 
     def __init__(self, folder: Path) -> None:
         self.watcher, self.control = Watcher(folder), Control()
+
+    def read_ahead(self) -> None:
+        """Read the folder; an error is told to who asks for the list."""
+        with suppress(ArnoError, OSError):
+            self.watcher.look()
 
     def routes(self) -> list[Route]:
         """Every address that is answered."""
@@ -92,10 +100,13 @@ class View:
 
         def found() -> dict[str, Any]:
             names, entries = self.named(request)
-            shown = views.view(self.watcher.paths(names), entries)
-            return shown | {"entries": [short(entry) for entry in entries]}
+            try:
+                shown = steady(lambda: views.view(self.watcher.paths(names), entries), entries)
+            except (ArnoError, OSError) as error:  # the name is right, its files are not
+                return {"error": str(error)}
+            return {**shown, "entries": [short(entry) for entry in entries]}
 
-        return await answered(found)
+        return await answered(found, refused=422)
 
     def named(self, request: Request) -> tuple[list[str], list[Entry]]:
         """The runs that a request names; refused if there is no such run in the folder."""
@@ -158,10 +169,10 @@ class View:
 
         def written() -> str:
             names, entries = self.named(request)
-            found = views.compared(self.watcher.paths(names), entries)
             with tempfile.TemporaryDirectory() as folder:
-                write_report(found, Path(folder, "report.html"))
-                return Path(folder, "report.html").read_text(encoding="utf-8")
+                file = Path(folder, "report.html")
+                steady(lambda: write_report(views.compared(self.watcher.paths(names), entries), file), entries)
+                return file.read_text(encoding="utf-8")
 
         try:
             text = await run_in_threadpool(written)
@@ -198,17 +209,31 @@ def event(name: str, values: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(values)}\n\n"
 
 
-async def answered(work: Callable[[], Any]) -> Response:
-    """The result of some work in a thread, or the one line of its error."""
+def steady(work: Callable[[], Any], entries: Sequence[Entry]) -> Any:
+    """The result of some work on runs; again if it was refused while a run wrote: its files may be of two rounds."""
+    for _ in range(TRIES if any(entry.status == "running" for entry in entries) else 0):
+        with suppress(ArnoError, OSError):
+            return work()
+        time.sleep(PAUSE / TRIES)
+    return work()
+
+
+async def answered(work: Callable[[], Any], refused: int = 200) -> Response:
+    """The result of some work in a thread, or the one line of its error with the status `refused`.
+
+    The answer to a wrong condition is as good as any other: with a status of its own, browsers complain on the console.
+    """
     try:
         return JSONResponse(await run_in_threadpool(work))
     except (ArnoError, OSError) as error:
-        return JSONResponse({"error": str(error)}, 422)
+        return JSONResponse({"error": str(error)}, refused)
 
 
 def application(folder: Path, token: str, hosts: set[str], cookie: str) -> Guard:
-    """The server as an ASGI application."""
-    return Guard(Starlette(routes=View(folder).routes()), token, hosts, cookie)
+    """The server as an ASGI application. It reads the folder at once, so that the first visit need not wait for it."""
+    view = View(folder)
+    threading.Thread(target=view.read_ahead, daemon=True).start()
+    return Guard(Starlette(routes=view.routes()), token, hosts, cookie)
 
 
 def serve(folder: Path, host: str = "127.0.0.1", port: int = 0, browser: bool = True) -> None:
