@@ -37,4 +37,4 @@ def test_a_run_imports_its_method_and_its_engine_and_no_other() -> None:
         ("analysis", set()),
     ):
         assert {name.split(".")[-1] for name in modules if name.startswith(f"arno.{room}.")} == wanted
-    assert not modules & {"ray", "sklearn", "scipy", "pandas", "numba", "mlflow", "tensorboard"}
+    assert not modules & {"ray", "sklearn", "scipy", "sympy", "pandas", "numba", "mlflow", "tensorboard"}

@@ -198,8 +198,8 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
     visit.tab_to("input[name=axis]")
     page.keyboard.press("ArrowRight")
     page.locator("#curves text.label.x", has_text="local steps").wait_for()
-    button = visit.tab_to("#curves .legend button[data-name=scaffold]")
-    assert button.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"  # where the focus is can be seen
+    visit.tab_to("#curves .legend button[data-name=scaffold]")
+    visit.until("getComputedStyle(document.activeElement).outlineStyle === 'solid'")  # where the focus is can be seen
     page.keyboard.press("Enter")
     assert visit.curves() == ["lorenzo"]
     page.keyboard.press("Enter")
