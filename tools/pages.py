@@ -44,7 +44,9 @@ def main() -> None:
         (target / name).write_text(content)
     for path in DOCS.rglob("*"):
         if path.suffix in (".png", ".svg", ".css"):
-            shutil.copy(path, target / path.relative_to(DOCS))
+            copy = target / path.relative_to(DOCS)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     settings |= {"docs_dir": "docs", "site_dir": "site", "nav": navigation(settings["nav"])}
     (target.parent / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
