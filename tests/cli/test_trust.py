@@ -10,7 +10,9 @@ import pytest
 
 import arno
 from arno import ArnoError, cli
+from arno.records import checksummed
 from arno.records.checkpoint import load, save
+from arno.records.folder import RunFolder
 from arno.runs.result import RunResult
 
 METHOD = """
@@ -108,3 +110,99 @@ def test_a_note_inside_the_folder_proves_nothing(mine: Path) -> None:
     assert json.loads(notes[0].read_text())["folder"] == str(mine.resolve())
     with pytest.raises(ArnoError, match="which you have not used"):
         arno.resume(copy, "rounds=3")
+
+
+TRACKER = """
+from pathlib import Path
+Path(__file__).with_name("imported").touch()
+def factory(uri=""):
+    raise ValueError
+"""
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run without anything of the user, beside files of an attacker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("mine.py").write_text(METHOD)
+    Path("sender.py").write_text(TRACKER)
+    arno.run("engine=serial", "clients=4", "data.limit=200", "model=softmax", rounds=2, out="run")
+    return tmp_path / "run"
+
+
+def change(run: Path, **settings: object) -> None:
+    """Change the configuration of a run as an attacker does, who knows the checksums."""
+    RunFolder(run).write_config(RunFolder(run).config() | settings)
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "tracker": {"track": "tensorboard, sender.py:factory"},
+    "trackers": {"track": ["sender.py:factory"]},
+    "elsewhere": {"track": "tensorboard@elsewhere"},
+    "dotted": {"method": "custom", "method.target": "mine.py:factory"},
+    "half dotted": {"method": {"kind": "custom"}, "method.target": "mine.py:factory"},
+    "module": {"method": {"kind": "custom", "target": "mine:factory"}},
+    "cluster": {"engine": {"kind": "ray", "address": "127.0.0.1:9"}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_attack_whatever_in_a_folder_names_code_is_not_used(
+    name: str, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tracker, a key with a dot, a module, a cluster: each can run code, and each is refused before it does."""
+    forget()
+    change(stored, **CHANGES[name])
+    assert status("resume", str(stored), "rounds=3") == 2
+    error = capsys.readouterr().err
+    assert "which you have not used for this run on this machine" in error
+    assert error.count("\n") == 1
+    assert status("repair", str(stored)) == 0
+    assert status("report", str(stored)) in (0, 2)
+    assert not Path("imported").exists()
+    assert not Path("elsewhere").exists()
+
+
+def test_a_setting_that_is_given_again_replaces_the_one_of_the_folder(stored: Path) -> None:
+    forget()
+    change(stored, track="sender.py:factory")
+    assert status("resume", str(stored), "rounds=3", "track=null", "--quiet") == 0
+    assert not Path("imported").exists()
+    change(stored, track="sender.py:factory")
+    assert status("resume", str(stored), "rounds=3", "--quiet") == 2, "the run before has not used it"
+
+
+def test_attack_repair_imports_nothing(stored: Path) -> None:
+    """Neither what the configuration names, nor the command in the manifest."""
+    forget()
+    change(stored, method={"kind": "custom", "target": "mine.py:factory"})
+    assert status("repair", str(stored)) == 0
+    for name in ("config.yaml", "manifest.json.previous"):
+        (stored / name).unlink()
+    shutil.rmtree(stored / "checkpoints")
+    manifest = RunFolder(stored).manifest() | {"command": "arno run method=custom +method.target=mine.py:factory"}
+    (stored / "manifest.json").write_text(checksummed.text(manifest))
+    assert status("repair", str(stored)) == 2
+    assert not Path("imported").exists()
+
+
+def test_a_module_that_changed_is_not_imported(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is found without importing it."""
+    import sys
+
+    monkeypatch.syspath_prepend(str(stored.parent))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    arno.run(
+        "method=custom",
+        "method.target=mine:factory",
+        "engine=serial",
+        "clients=4",
+        "data.limit=200",
+        rounds=2,
+        out="two",
+    )
+    assert arno.resume("two", "rounds=3").rows[-1]["round"] == 3
+    Path("mine.py").write_text(METHOD + "# changed")
+    with pytest.raises(ArnoError, match=r"run code from .*mine\.py, which you have not used"):
+        arno.resume("two", "rounds=4")

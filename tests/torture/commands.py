@@ -20,6 +20,8 @@ SOURCE = HERE.parents[1] / "src"
 #: Seconds after which a command counts as hung.
 PATIENCE = 180.0
 HUNG = -1000
+#: Seconds that count at most between two looks: what is suspended with all its commands counts no longer time.
+SLICE = 1.0
 
 
 class At(NamedTuple):
@@ -152,7 +154,7 @@ def _child(
 ) -> None:
     status = 1
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(folder)
@@ -206,7 +208,7 @@ def started(
             stdout=stdout,
             stderr=stderr,
             env=os.environ | more,
-            start_new_session=True,
+            process_group=0,
         )
     status = _wait(process.pid, began, after, patience)
     process.returncode = status  # it is over: `Popen` need not wait
@@ -215,20 +217,20 @@ def started(
 
 def _wait(pid: int, began: float, after: float | None, patience: float) -> int:
     """The status of a process that leads its group; it is killed, with its group, after some seconds."""
-    end = began + (patience if after is None else after)
-    hung = False
+    left, now, hung = began + (patience if after is None else after) - time.monotonic(), time.monotonic(), False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # its workers
             return HUNG if hung else os.waitstatus_to_exitcode(status)
-        left = end - time.monotonic()
+        before, now = now, time.monotonic()
+        left -= min(now - before, SLICE)
         if left <= 0:
             hung = after is None
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-            end = float("inf")
+            left = float("inf")
         time.sleep(min(max(left, 0.0), 0.005))
 
 

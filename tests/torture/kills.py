@@ -101,6 +101,13 @@ def comparison() -> Recipe:
     return Recipe("compare", words, (*words, "--retry"), cells)  # a cell whose process was killed has failed
 
 
+def tuning() -> Recipe:
+    search = ("method=fedavg,fedprox", "rounds=4", "clients=4", "seed=0..1", "data.limit=200", "model=softmax")
+    words = ("tune", *search, "out=tuned", "--trials", "3", "--jobs", "1")
+    cells = tuple(f"tuned/method={m}+seed={s}" for m in ("fedavg", "fedprox") for s in (0, 1))
+    return Recipe("tune", words, (*words, "--retry"), cells)
+
+
 def _write_own(folder: Path) -> None:
     (folder / "mine.py").write_text(OWN)
 
@@ -261,7 +268,7 @@ def _serial(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator[C
             yield kill_case(f"{kind}, time", recipe, whole, forked, f"time {rng.uniform(0.02, 0.98):.3f}")
         for _ in range(some(5)):
             yield kill_case(f"{kind}, operation", recipe, whole, forked, _operation(rng))
-        for _ in range(some(3)):
+        for _ in range(some(4)):
             plan = f"{rng.choice((_operation(rng), _time(rng)))}+{rng.choice((_operation(rng), _time(rng)))}"
             yield kill_case(f"{kind}, double", recipe, whole, forked, plan)
     every = run_of("scaffold", "engine=serial")
@@ -277,11 +284,11 @@ def _serial(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator[C
 def _parallel(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator[Case]:
     for method in methods():
         recipe = run_of(method, "engine=processes", "engine.workers=2")
-        for _ in range(some(3)):
+        for _ in range(some(4)):
             yield kill_case("kill, processes", recipe, whole, forked, rng.choice((_operation, _time))(rng))
         yield kill_case("kill, processes", recipe, whole, forked, f"{_operation(rng)}+{_time(rng)}")
     if has_ray():
-        for method in rng.sample(methods(), some(16)):
+        for method in rng.sample(methods(), some(24)):
             recipe = run_of(method, "engine=ray", "engine.workers=2")
             yield kill_case("kill, ray", recipe, whole, everything_killed, rng.choice((_operation, _late))(rng))
 
@@ -295,10 +302,17 @@ def _commands(whole: Whole, rng: Random, some: Callable[[int], int]) -> Iterator
         yield kill_case("kill, compare", comparison(), whole, forked, plan)
     for _ in range(some(12)):
         yield kill_case("kill, compare", comparison(), whole, started, _operation(rng))
+    for _ in range(some(20)):
+        plan = rng.choice(
+            (f"op {rng.randint(1, OPERATIONS_OF_SEARCH)} kill", _time(rng), f"{_time(rng)}+{_operation(rng)}")
+        )
+        yield kill_case("kill, tune", tuning(), whole, forked, plan)
 
 
 #: About how many file operations a run of six rounds has.
 OPERATIONS = 80
+#: The same of a search with its comparison.
+OPERATIONS_OF_SEARCH = 400
 
 
 def _operation(rng: Random) -> str:

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
 from cases import BAD, OUTCOMES, Bad, Case, Verdict, one_line  # noqa: E402
-from commands import preload  # noqa: E402
+from commands import SLICE, preload  # noqa: E402
 
 #: Seconds for one case.
 LIMIT = 900
@@ -92,16 +92,19 @@ def torture(
 ) -> list[tuple[Case, Verdict]]:
     """Run the cases, `jobs` at a time, and begin none after `seconds`; Ctrl-C ends with what there is."""
     waiting, running, ended = list(enumerate(cases)), dict[int, tuple[int, Case, float]](), []
-    end = time.monotonic() + seconds
+    now = time.monotonic()
+    end = now + seconds
     try:
         while running or (waiting and time.monotonic() < end):
             while waiting and len(running) < jobs and time.monotonic() < end:
                 number, case = waiting.pop(0)
-                running[begin(case, seed, store, number)] = (number, case, time.monotonic())
+                running[begin(case, seed, store, number)] = (number, case, LIMIT)
+            before, now = now, time.monotonic()
             for pid in list(running):
-                number, case, began = running[pid]
+                number, case, left = running[pid]
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    if time.monotonic() - began > LIMIT:
+                    running[pid] = (number, case, left - min(now - before, SLICE))
+                    if left <= 0:
                         os.killpg(pid, signal.SIGKILL)
                     continue
                 del running[pid]

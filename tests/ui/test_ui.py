@@ -155,6 +155,9 @@ def test_code_of_a_foreign_folder_is_not_run(served: Served) -> None:
     out.mkdir()
     for command in (
         f"arno compare method=custom method.target=evil.py:f out={out}",
+        f"arno compare method=fedavg '+track=evil.py:f' out={out}",
+        f"arno compare method=fedavg ' track=evil.py:f' out={out}",
+        f"arno compare method=fedavg engine=ray engine.address=10.0.0.1:9 out={out}",
         "arno compare method=fedavg",
         "sh -c x",
     ):

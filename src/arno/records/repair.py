@@ -7,6 +7,7 @@ invented: the run goes back to the newest checkpoint before them, and `arno resu
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Repair:
         if self.folder.mark in ("", configs.mark(saved.config)):
             return False
         try:
-            return bool(configs.differences(configs.current(saved.config), configs.current(self.folder.config())))
+            return bool(configs.differences(_current(saved.config), _current(self.folder.config())))
         except ArnoError:  # the configuration is damaged; its mark is in other files
             return True
 
@@ -73,7 +74,7 @@ class Repair:
         path = self.path / "config.yaml"
         odd = self.folder.stranger()
         try:
-            configs.current(self.folder.config())
+            _current(self.folder.config())
             if odd == path.name:
                 raise Damaged(f"{path}", "is of another run")
             if self.saved:
@@ -91,11 +92,11 @@ class Repair:
         self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
 
     def commanded(self) -> dict[str, Any] | None:
-        """The configuration of the command in the manifest; None if there is none."""
+        """The configuration of the command in the manifest; None if there is none, or if it names a user's own code."""
         for name in ("manifest.json", PREVIOUS):
             try:
                 words = shlex.split(self.folder.manifest(name)["command"] or "")
-                if words[:2] == ["arno", "run"]:
+                if words[:2] == ["arno", "run"] and not any(".target" in word.partition("=")[0] for word in words):
                     return configs.plain(configs.compose(words[2:]))
             except (ArnoError, KeyError, ValueError):
                 continue
@@ -271,6 +272,13 @@ class Repair:
         """Rename a file to `….damaged` and say so; nothing if it is missing."""
         if path.exists():
             self.done.append(f"{path.relative_to(self.path)} {reason}: kept as {disk.set_aside(path).name}")
+
+
+def _current(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration in this version; as it stands if it names factories of a user, which are not imported."""
+    if any(key.endswith(".target") for key, _ in configs.flat(config)):
+        return configs.translated(config)
+    return configs.current(config)
 
 
 def spans(numbers: list[int]) -> list[list[int]]:

@@ -26,7 +26,7 @@ from .release_0_1 import refuse_order
 from .loop import Interrupted, Loop, Totals
 from .progress import Progress, Quiet
 from .result import RunResult
-from .trust import check, named, note
+from .trust import check, named, note, replaced
 
 #: What the user must know when a run continues that did not count all bytes.
 EARLIER_BYTES = "bytes of earlier rounds are those of uploaded models; all that a method sends is counted from round"
@@ -92,8 +92,7 @@ def resume(
 
             return simulate_again(folder, overrides)
         if not trust:
-            check(folder.path, before, allowed)
-        note(folder.path, before)
+            check(folder.path, before, allowed, replaced(overrides))
         before = configs.current(before)
         again(folder.path, before, data, model)
         config = configs.plain(configs.compose(overrides, before))
@@ -107,7 +106,7 @@ def resume(
             raise ArnoError(f"{path}", "it has no checkpoint before the last one", "leave out --previous")
         loaded, notes = newest(folder, previous)
         if not trust:
-            check(folder.path, loaded.config, allowed)
+            check(folder.path, loaded.config, allowed, replaced(overrides))
         _refuse_changes(configs.current(loaded.config), config)
         if "task" not in loaded.config:
             refuse_order(folder.path, config, parts)
@@ -158,7 +157,7 @@ def _execute(
     asked(config["track"])
     refuse_records(config)
     with allocating():
-        fed, totals = build.federation(config, parts), Totals()
+        fed, totals = build.federation(config | {"out": str(folder.path)}, parts), Totals()
     try:
         tight = check_room(config, fed, folder.path, 0 if new else folder.size())
     except ArnoError:
@@ -174,6 +173,7 @@ def _execute(
         folder.create(config)
     else:
         _refuse_other_data(folder, fed)
+        note(folder.path, config)
         folder.write_config(config)
     if saved is not None:
         fed.restore(saved.federation)

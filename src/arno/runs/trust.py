@@ -1,86 +1,140 @@
-"""Which files of the user a stored run may import.
+"""What a stored run may import and connect to.
 
-A run folder names files (`method.target=my_method.py:factory`). The author of the folder chose them, so continuing a
-run imports them only if this user started the run on this machine with the same files. That is noted outside the
-folder: a digest inside it would prove nothing.
+A run folder names files (`method.target=my_method.py:factory`), trackers and a Ray cluster, which can run code here. The
+author of the folder chose them, so continuing a run uses them only if this user started the run on this machine with
+the same ones. That is noted outside the folder: a digest inside it would prove nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from ..config.settings import flat
 from ..errors import ArnoError
-from ..limits import TEXT, read_bytes, read_json
+from ..limits import TEXT, place, read_bytes, read_json, shortened
+
+#: Settings that `arno resume` may replace before they are used.
+REPLACED = ("track", "engine.address")
 
 
 def targets(config: Mapping[str, Any]) -> list[str]:
-    """The factories of a user's own that a configuration names.
+    """What a configuration names that is not part of Arno: factories, trackers of a user or at an address, a cluster.
 
     >>> targets({"method": {"kind": "custom", "target": "mine.py:factory"}, "model": {"kind": "mlp"}})
     ['mine.py:factory']
+    >>> targets({"method.target": "mine.py:factory", "track": "wandb,mlflow@http://there:5000"})
+    ['mine.py:factory', 'mlflow@http://there:5000']
     """
-    groups = (value for value in config.values() if isinstance(value, Mapping))
-    return [str(group["target"]) for group in groups if group.get("kind") == "custom" and group.get("target")]
-
-
-def note(folder: Path, config: Mapping[str, Any]) -> None:
-    """Remember, outside the folder, that this user started this run with these files."""
-    named = targets(config)
-    if not named:
-        return
-    with suppress(OSError):  # without the note a resume asks for --trust
-        place = _place(folder)
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        text = json.dumps({"folder": str(folder.resolve()), "files": {t: digest(t) for t in named}}, indent=2)
-        temporary = place.with_suffix(f".{os.getpid()}.part")
-        temporary.write_text(text + "\n")
-        temporary.replace(place)
+    return [name for key, value in flat(config) for name in _outside(key, value)]
 
 
 def named(overrides: Sequence[str]) -> list[str]:
-    """The factories that overrides name.
+    """The same of overrides.
 
     >>> named(["rounds=5", "method.target=mine.py:factory"])
     ['mine.py:factory']
     """
-    return [value for key, _, value in (word.partition("=") for word in overrides) if key.endswith(".target")]
+    return [name for key, value in _pairs(overrides) for name in _outside(key, value)]
 
 
-def check(folder: Path, config: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
-    """Refuse a stored configuration that names files which this user has not used for this run and does not allow."""
-    unknown = [target for target in targets(config) if target not in allowed and not _known(folder, target)]
-    if unknown:
-        files = ", ".join(str(Path(t.rpartition(":")[0]).expanduser().resolve()) for t in unknown)
+def replaced(overrides: Sequence[str]) -> list[str]:
+    """The settings of `REPLACED` that overrides give: what the stored run says there is not used."""
+    return [key for key, _ in _pairs(overrides) if key in REPLACED]
+
+
+def note(folder: Path, config: Mapping[str, Any]) -> None:
+    """Remember, outside the folder, that this user started this run with these files, trackers and cluster."""
+    named = targets(config)
+    if not named:
+        return
+    with suppress(OSError):  # without the note a resume asks for --trust
+        path = _note_of(folder)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = json.dumps({"folder": str(folder.resolve()), "files": {t: digest(t) for t in named}}, indent=2)
+        temporary = path.with_suffix(f".{os.getpid()}.part")
+        temporary.write_text(text + "\n")
+        temporary.replace(path)
+
+
+def check(
+    folder: Path, config: Mapping[str, Any], allowed: Collection[str] = (), unused: Collection[str] = REPLACED
+) -> None:
+    """Refuse a stored configuration that names what this user has not used for this run and does not allow.
+
+    unused: settings of `REPLACED` that are not used.
+    """
+    asked = [(key, name) for key, value in flat(config) if key not in unused for name in _outside(key, value)]
+    odd = [(key, name) for key, name in asked if name not in allowed and not _known(folder, name)]
+    if odd:
+        files = ", ".join(_shown(name) for _, name in odd)
         raise ArnoError(
-            f"{folder} names {', '.join(unknown)}",
+            f"{folder} names {', '.join(shortened(name) for _, name in odd)}",
             f"continuing it would run code from {files}, which you have not used for this run on this machine",
-            "read the code, then add --trust, or name it again (GROUP.target=FILE:NAME)",
+            f"read the code, then add --trust, or name it again ({' '.join(f'{key}={name}' for key, name in odd)})",
         )
 
 
-def digest(target: str) -> str:
-    """A digest of the file that a target names; empty for a module or a file that is gone."""
-    path = Path(target.rpartition(":")[0]).expanduser()
+def digest(name: str) -> str:
+    """A digest of the file that a name stands for; empty if it is gone; the name itself if it stands for no file."""
     try:
-        return blake2b(read_bytes(path, most=TEXT), digest_size=16).hexdigest() if path.suffix == ".py" else f"module {path}"
+        file = _file(name)
+        return name if file is None else blake2b(read_bytes(file, most=TEXT), digest_size=16).hexdigest()
     except ArnoError:
         return ""
 
 
-def _known(folder: Path, target: str) -> bool:
+def _outside(key: str, value: Any) -> Iterator[str]:
+    """What the value of a setting names that is not part of Arno."""
+    if key.endswith(".target") and value is not None:
+        yield str(value)
+    elif key == "track":
+        words = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+        yield from (word for word in (str(word).strip() for word in words) if ":" in word or "@" in word)
+    elif key == "engine.address" and value not in (None, "local"):
+        yield str(value)
+
+
+def _pairs(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """The keys and values of overrides, as the configuration reads the keys."""
+    words = (word.partition("=") for word in overrides)
+    return [(key.strip().lstrip("+"), value) for key, _, value in words]
+
+
+def _file(name: str) -> Path | None:
+    """The Python file that a name stands for; None if it is no Python file. A module is looked up, not imported."""
+    where, colon, _ = name.partition("@")[0].rpartition(":")
+    if where.endswith(".py"):
+        return place(where)
+    if not colon or not all(part.isidentifier() for part in where.split(".")):
+        return None
+    path, found = [str(Path.cwd()), *sys.path], None
+    for number in range(1, where.count(".") + 2):
+        found = PathFinder.find_spec(".".join(where.split(".")[:number]), path)
+        path = list(found.submodule_search_locations or ()) if found else []
+    return Path(found.origin) if found and found.origin else Path(where)
+
+
+def _shown(name: str) -> str:
+    file = _file(name)
+    return shortened(name if file is None else os.path.abspath(file))
+
+
+def _known(folder: Path, name: str) -> bool:
     try:
-        files = read_json(_place(folder))["files"]
+        files = read_json(_note_of(folder))["files"]
     except (ArnoError, KeyError, TypeError):
         return False
-    return isinstance(files, dict) and bool(digest(target)) and files.get(target) == digest(target)
+    return isinstance(files, dict) and bool(digest(name)) and files.get(name) == digest(name)
 
 
-def _place(folder: Path) -> Path:
+def _note_of(folder: Path) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "arno" / "runs" / f"{blake2b(str(folder.resolve()).encode(), digest_size=16).hexdigest()}.json"

@@ -17,6 +17,9 @@ from ..records import checksummed
 from ..records.lock import holder
 from ..runs.trust import check
 
+#: The last names of settings that can run code which is not part of Arno.
+CODE = ("target", "track", "address")
+
 
 class Control:
     """Sends signals and starts processes; remembers those that it started."""
@@ -48,7 +51,7 @@ class Control:
         if entry.part_of:
             raise ArnoError(entry.name, f"it is part of {entry.part_of}", "resume that one")
         if entry.kind == "run":
-            check(path, nested(settings(path)))
+            check(path, settings(path), unused=())
             words = ["resume", str(path), "--quiet"]
         else:
             words = same_command(path)
@@ -74,20 +77,6 @@ class Control:
         return found
 
 
-def nested(flat: dict[str, object]) -> dict[str, dict[str, object]]:
-    """The groups of flat settings.
-
-    >>> nested({"method.kind": "custom", "method.target": "m.py:f", "seed": 0})
-    {'method': {'kind': 'custom', 'target': 'm.py:f'}}
-    """
-    found: dict[str, dict[str, object]] = {}
-    for key, value in flat.items():
-        group, dot, name = key.partition(".")
-        if dot:
-            found.setdefault(group, {})[name] = value
-    return found
-
-
 def same_command(path: Path) -> list[str]:
     """The words of the command that continues a comparison; refused if they name code, or another folder.
 
@@ -101,11 +90,11 @@ def same_command(path: Path) -> list[str]:
         program, name, words = "", "", []
     if program != "arno" or name not in ("compare", "tune"):
         raise ArnoError(f"{path}", "its command is not known", "continue it as you started it")
-    settings = [word.partition("=") for word in words]
-    for key, _, value in settings:
-        if key.startswith("-") or key.split(".")[-1] in ("target", "track") or "custom" in value or "python" in value:
+    settings = [(word.partition("=")[0].strip().lstrip("+"), word.partition("=")[2]) for word in words]
+    for key, value in settings:
+        if key.startswith("-") or key.split(".")[-1] in CODE or "custom" in value or "python" in value:
             raise ArnoError(f"{path}", f"its command has {key}={value}, which may run code", remedy)
-    places = [value for key, _, value in settings if key == "out"]
+    places = [value for key, value in settings if key == "out"]
     if len(places) != 1 or Path(places[0]).resolve() != path.resolve():
         raise ArnoError(f"{path}", f"its command writes to {', '.join(places) or 'another folder'}", remedy)
     return [name, *words]
