@@ -85,6 +85,20 @@ ROWS = "1,0\n2,1\n" * 20
         ),
         (b"", "t.feather", "it cannot be read as feather: the file is empty; is the file damaged"),
         (b"ARROW1\0\0" * 9, "t.feather", r"it cannot be read as feather: .*; is the file damaged\?$"),
+        ("age,sick", "t.csv", r"t\.csv: it has no rows; is this the right file\?$"),
+        (
+            ",,\nage,sick,\n" + ROWS.replace("\n", ",\n"),
+            "t.csv",
+            "the columns are Unnamed: 0, Unnamed: 1, Unnamed: 2; the f",
+        ),
+        ("# of 2024\n# by us\nage,sick\n" + ROWS, "t.csv", "remove the lines above the names$"),
+        (frame().to_csv().encode("utf-16-le"), "t.csv", "it holds null characters and is no UTF-8 text; save the file"),
+        (frame().to_csv().encode("utf-32"), "t.csv", "it is UTF-32 text; save the file as UTF-8$"),
+        (gzip.compress(ROWS.encode(), mtime=0), "t.csv", r"packed with gzip; give it a name that ends with \.csv\.gz$"),
+        (b"PK\x03\x04\0", "t.csv", "it is a ZIP archive or a workbook of Excel; unpack it, or save it as CSV$"),
+        (b"PAR1\0\0", "t.csv", r"it is a Parquet file; give it a name that ends with \.parquet$"),
+        ("age,sick\n1,\x1b[31m\n2\n", "t.csv", "Expected 2 columns, got 1: 2; correct this line"),
+        ("age,sick\n1.5,1\n", "t.csv", "a single row is left; give more rows$"),
         (b"PK\x03\x04", "t.xlsx", "its kind is unknown; .*; save it as CSV$"),
         ("age,sick\n" + "inf,0\n2,1\n" * 20, "t.csv", "^column age: row 1: a number must be finite and fit into 32"),
         ("age,sick\n" + "1,0\n1e300,1\n" * 20, "t.csv", "^column age: row 2: a number must be finite"),
@@ -143,6 +157,10 @@ def test_a_file_that_is_no_table_is_one_line(save, what, name, said):
             {},
             r"60 different values .* no categories; leave it out: data.skip=",
         ),
+        ({"age": [f"{i} kg" for i in range(60)]}, {}, "such as '.* kg', are no categories; if they are numbers, write"),
+        ({"sick": 1.5}, {}, r"^data.label = sick: all rows have the same value \(1.5\); choose another column$"),
+        ({}, {"min_rows": 0, "client": "hospital"}, "^data.min_rows = 0: it must be at least 1"),
+        ({}, {"skip": ["age"], "features": ["age"]}, "^data.skip: age: it is in data.features too; name it in one"),
     ],
     ids=str,
 )
@@ -265,3 +283,40 @@ def test_files_with_other_separators_and_kinds_are_one_table(save, tmp_path):
     table[30:].to_parquet(tmp_path / "d" / "b.parquet", index=False)
     (tmp_path / "d" / "readme.txt").write_text("no table")
     assert read(tmp_path / "d", client="hospital").fingerprint() == read(save(table), client="hospital").fingerprint()
+
+
+def test_rows_are_not_counted_twice(save):
+    path = str(save(frame()))
+    with pytest.raises(ArnoError, match=r"it is named twice, and its rows would count twice; name it once$"):
+        load({"kind": "table", "path": [path, path], "label": "sick", "client": "hospital"})
+    with pytest.raises(ArnoError, match=r"its rows are also training rows \(data.path\); name another file"):
+        read(path, test_path=path)
+
+
+def test_text_of_rows_that_are_left_out_makes_no_categories(save):
+    table = frame(age=[str(value) for value in range(60)])
+    units = pd.DataFrame({"age": ["years"], "colour": [None], "sick": [None], "hospital": [None]})
+    data = read(save(pd.concat([units, table])), client="hospital")
+    assert "left out: 1 rows, no sick" in data.notes
+    assert "numbers: age" in data.notes
+    assert sorted([*data.x[:, 0].tolist(), *data.x_test[:, 0].tolist()]) == list(range(60))
+
+
+def test_a_client_that_is_left_out_is_named(save):
+    data = read(save(frame(sick=[None, 0, 1] * 20)), client="hospital")
+    assert data.clients == ("b", "c")
+    assert "left out: clients without other rows: a" in data.notes
+    data = read(save(frame(), "a.csv"), test_path=str(save(frame(hospital="d"), "b.csv")), client="hospital")
+    assert "60 test rows are of no client that has training rows; no client is scored on them" in data.notes
+
+
+@pytest.mark.parametrize(("offset", "said"), [(1.6e9, True), (-3e10, True), (2000, False)])
+def test_numbers_that_32_bits_hardly_tell_apart_are_said(save, offset, said):
+    table = frame(age=offset + np.arange(60.0), sick=offset + 99 * np.arange(60) + 0.5)
+    notes = "\n".join(read(save(table)).notes)
+    assert notes.count("rounded to 32 bits and hardly differ; subtract") == 2 * said
+
+
+def test_a_sign_of_unicode_is_a_minus(save):
+    data = read(save(frame(age=[f"\N{MINUS SIGN}{i}" for i in range(60)])))
+    assert sorted([*data.x[:, 0].tolist(), *data.x_test[:, 0].tolist()]) == list(range(-59, 1))

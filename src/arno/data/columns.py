@@ -23,6 +23,8 @@ Place = Callable[[int], str]
 
 #: A label or a category has at most so many values; fewer if there are on average fewer than FEW rows per value.
 VALUES, SOME, FEW = 10_000, 50, 10
+#: What is said of numbers that float32 rounds too much.
+ROUNDED = "these numbers are rounded to 32 bits and hardly differ"
 #: At most so many inputs are converted at a time.
 PIECE = 2**20
 
@@ -189,8 +191,11 @@ class Categories:
         """The categories of the training rows; other rows may have further ones, which count as unknown."""
         codes, values = coded(column)
         if many(len(values), len(codes)):
-            rule = f"{len(values):,} different values in {len(codes):,} rows are no categories"
-            raise ArnoError(f"column {name}", rule, f"leave it out: data.skip=[{name}]")
+            one, remedy = values[len(values) // 2], f"leave it out: data.skip=[{name}]"
+            rule = f"{len(values):,} different values in {len(codes):,} rows, such as {one!r}, are no categories"
+            if one[:1].isdigit():
+                remedy = f"if they are numbers, write them without letters; else {remedy}"
+            raise ArnoError(f"column {name}", rule, remedy)
         seen = np.unique(codes[training & (codes >= 0)])
         place = np.full(len(values) + 1, -1, dtype=np.int32)  # the last one is for missing values
         place[seen] = np.arange(len(seen))
@@ -200,11 +205,15 @@ class Categories:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers: mean and deviation over the training rows, and how many rows lack a value."""
+    """A column of numbers: mean and deviation over the training rows, and how many rows lack a value.
+
+    rounded: whether the numbers are so close together that 32 bits hardly tell them apart.
+    """
 
     mean: float
     std: float
     missing: int
+    rounded: bool = False
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray, training: Ints, place: Place) -> Numbers | None:
@@ -222,7 +231,17 @@ class Numbers:
                 return None
         known = known.astype(np.float64)
         middle, spread = float(known.mean()), float(known.std())
-        return cls(middle, spread if spread > 1e-12 else 1.0, missing)
+        return cls(middle, spread if spread > 1e-12 else 1.0, missing, rounded(middle, spread))
+
+
+def rounded(mean: float, std: float) -> bool:
+    """Whether numbers with this mean and deviation lose much as float32; large numbers that are all equal may have.
+
+    >>> rounded(1.7e9, 300.0), rounded(1.7e9, 3e7), rounded(2000.0, 10.0), rounded(3.3, 0.0)
+    (True, False, False, False)
+    """
+    step = float(np.spacing(np.float32(abs(mean))))
+    return std < 100 * step and (std > step / 1000 or abs(mean) >= 2**24)
 
 
 def inputs(
@@ -296,6 +315,8 @@ def _notes(found: dict[str, Categories | Numbers], empty: list[str]) -> tuple[st
     plain = [name for name, of in found.items() if isinstance(of, Numbers)]
     lines = [f"numbers: {shortened(plain, 20)}"] * bool(plain)
     for name, of in found.items():
+        if isinstance(of, Numbers) and of.rounded:
+            lines.append(f"{name}: {ROUNDED}; subtract {of.mean:.4g} from them first, or leave them out")
         if isinstance(of, Categories):
             lines.append(f"categories of {name}: {shortened(of.values, 12)}")
             lines += [f"{name}: {of.unknown:,} test rows have a category that no training row has"] * (of.unknown > 0)

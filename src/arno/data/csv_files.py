@@ -19,6 +19,17 @@ START = 2**20
 SEPARATORS = (",", ";", "\t", "|")
 #: The first line of some files names the separator only.
 SEPARATOR_LINE = rb"^(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n"
+#: What files that are no text begin with, what they are, and what to do with them.
+NO_TEXT = (
+    (b"\xff\xfe\0\0", "UTF-32 text", "save the file as UTF-8"),
+    (b"\xff\xfe", "UTF-16 text", "save the file as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text", "save the file as UTF-8"),
+    (b"\0\0\xfe\xff", "UTF-32 text", "save the file as UTF-8"),
+    (b"\x1f\x8b", "packed with gzip", "give it a name that ends with .csv.gz"),
+    (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "unpack it, or save it as CSV"),
+    (b"PAR1", "a Parquet file", "give it a name that ends with .parquet"),
+    (b"ARROW1", "a Feather file", "give it a name that ends with .feather"),
+)
 
 
 def read_csv(file: Path, exact: Container[str]) -> pa.Table:
@@ -70,8 +81,11 @@ def _start(file: Path) -> bytes:
                 start = plain.read(START)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ArnoError(f"{file}", f"it cannot be unpacked ({error})", "is the file damaged?") from error
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ArnoError(f"{file}", "it is UTF-16 text", "save the file as UTF-8")
+    for mark, kind, remedy in NO_TEXT:
+        if start.startswith(mark):
+            raise ArnoError(f"{file}", f"it is {kind}", remedy)
+    if b"\0" in start:
+        raise ArnoError(f"{file}", "it holds null characters and is no UTF-8 text", "save the file as CSV in UTF-8")
     if not start.strip():
         raise ArnoError(f"{file}", "it is empty", "is this the right file?")
     return start
@@ -93,10 +107,10 @@ def _lines(start: bytes) -> list[bytes]:
 
 
 def _refuse_title(file: Path, start: bytes, error: pa.ArrowInvalid) -> None:
-    """Refuse a file whose first line is a title: it has one column, and the second line has more."""
-    first, second = (max(line.count(mark.encode()) for mark in SEPARATORS) for line in (*_lines(start), b"", b"")[:2])
-    if first == 0 < second:
-        rule = "its first line has one column, and the second line has more"
+    """Refuse a file whose first line is a title or a comment: it has one column, and one of the next lines has more."""
+    first, *others = (max(line.count(mark.encode()) for mark in SEPARATORS) for line in _lines(start)[:20])
+    if first == 0 < max(others, default=0):
+        rule = "its first line has one column, and later lines have more"
         remedy = "the first line must name the columns; remove the lines above the names"
         raise ArnoError(f"{file}", rule, remedy) from error
 

@@ -72,15 +72,25 @@ def _decode(blob: Blob, size: tuple[int, int] | None) -> Array:
         image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
         if image.width * image.height > PIXELS:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {PIXELS:,}")
+        if image.mode[0] in "IF":
+            raise _deep(name, image.mode)
         if image.mode == "RGB":
             image.load()
         else:
             image = image.convert("RGB")
+    except ArnoError:
+        raise
     except Exception as error:  # the decoders raise exceptions of many kinds for damaged images
         raise ArnoError(name, f"it cannot be decoded as an image: {error}", "is the file damaged?") from error
     if size and image.size != size:
         image = image.resize(size, Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
+
+
+def _deep(name: str, mode: str) -> ArnoError:
+    """The error for an image with more than 8 bits for each number, which would be cut off."""
+    rule = f"its numbers have {16 if '16' in mode else 32} bits, and images of 8 bits are read"
+    return ArnoError(f"{name}: mode {mode}", rule, "convert it to 8 bits, or give its numbers with data=npz")
 
 
 def _slices(items: Iterable[Blob], length: int) -> Iterator[list[Blob]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import ArnoError
-from .columns import SOME, Place, classes, is_number, numbers
+from .columns import ROUNDED, SOME, Place, classes, is_number, numbers, rounded
 from .dataset import shortened
 from .images import Array
 from .values import is_text
@@ -32,10 +32,21 @@ def targets(
     if as_numbers is None:
         as_numbers = is_number(column.type) and not pa.types.is_integer(column.type) and not _two_whole(column)
     if as_numbers:
-        return numbers(name, column, "data.label =", place), ()
+        return _measured(name, column, place), ()
     if not (is_number(column.type) or is_text(column.type) or _is_coded(column.type)):
         raise ArnoError(f"data.label = {name}: values of type {column.type}", "this is no label", "convert it")
     return classes(name, column)
+
+
+def _measured(name: str, column: pa.ChunkedArray, place: Place) -> Array:
+    """A column of numbers to predict; refuses a single value in all rows."""
+    y = numbers(name, column, "data.label =", place)
+    if (y == y[0]).all():
+        rule, remedy = f"all rows have the same value ({y[0]:g})", "choose another column"
+        if abs(y[0]) >= 2**24:
+            rule, remedy = f"{rule} in 32 bits", f"if they differ, subtract {y[0]:g} from them first"
+        raise ArnoError(f"data.label = {name}", rule, remedy)
+    return y
 
 
 def _is_coded(kind: pa.DataType) -> bool:
@@ -71,7 +82,7 @@ def _several(
             rule,
             "choose one column for classes, or data.numbers=true for a regression with an output for each",
         )
-    return np.stack([numbers(name, one, "data.label =", place) for name, one in columns.items()], axis=1), ()
+    return np.stack([_measured(name, one, place) for name, one in columns.items()], axis=1), ()
 
 
 def _zeros_and_ones(column: pa.ChunkedArray) -> Array | None:
@@ -99,11 +110,15 @@ def label_note(names: Sequence[str], y: Array, class_names: Sequence[str], as_nu
     if len(names) > 1 and class_names:
         ones = [f"{name} {count:,}" for name, count in zip(names, y.sum(0).tolist(), strict=True)]
         return f"{len(names)} labels of 0 or 1, with ones: {shortened(ones, 12)}{other}"
-    if len(names) > 1:
-        return f"{len(names)} labels {shortened(names, 12)}: numbers, a regression"
     if class_names:
         other = other if all(map(_is_numeric, class_names)) else ""
         return f"label {names[0]}: {len(class_names)} classes: {shortened(class_names, 12)}{other}"
+    if rounded(float(y.mean(dtype=np.float64)), float(y.std(dtype=np.float64))):
+        return (
+            f"label {shortened(names, 12)}: numbers, a regression; {ROUNDED}; subtract {y.mean():.4g} from them first"
+        )
+    if len(names) > 1:
+        return f"{len(names)} labels {shortened(names, 12)}: numbers, a regression"
     few = np.unique(y)
     if other and len(few) <= SOME and (few == np.round(few)).all():
         other = f"; its {len(few)} values are whole numbers, data.numbers=false makes them classes"

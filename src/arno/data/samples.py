@@ -43,6 +43,8 @@ def rows_of(x: Any, y: Any, label: Label, client: Any, features: Sequence[str] |
 
     if several := _by_client(x):
         return _joined(several, y, label, client, features)
+    if label is None and y is None and _are_pairs(x):
+        return _joined_pairs(x, client)
     x = _columns(x)
     if isinstance(x, pd.DataFrame):
         x = _named_columns(x, [*_names(label), *([client] if _is_name(client) else [])])
@@ -55,7 +57,7 @@ def rows_of(x: Any, y: Any, label: Label, client: Any, features: Sequence[str] |
     if is_hugging_face(x):
         return _hugging_face(x, _single(label), client, features)
     if y is not None:
-        return Rows(array(x), by_name(y), client)
+        return Rows(array(x), by_name(y), aligned(y, client, "client", "y") if isinstance(y, pd.Series) else client)
     if isinstance(x, TensorDataset):
         return _pairs(list(x.tensors), client)
     return _samples(x, _single(label), client, features)
@@ -81,8 +83,32 @@ def _joined(each: Mapping[str, Any], y: Any, label: Label, client: Any, features
         raise ArnoError("arno.Data", rule, f"leave out {'client' if client is not None else 'y'}=")
     whose = [name for name, some in each.items() for _ in range(len(some))]
     if all(isinstance(some, pd.DataFrame) for some in each.values()):
+        (first, known), *others = ((name, {str(one) for one in some.columns}) for name, some in each.items())
+        for name, own in others:
+            if odd := sorted(known ^ own):
+                rule = f"the frames of {first} and {name} have different columns: {shortened(odd)}"
+                raise ArnoError("arno.Data: x", rule, "give all frames the same columns")
         return rows_of(pd.concat(each.values(), ignore_index=True), None, label, whose, features)
     return rows_of(ConcatDataset(list(each.values())), None, label, whose, features)
+
+
+def _are_pairs(x: Any) -> bool:
+    """Whether x is a mapping from the name of each client to its samples and targets, (x, y)."""
+    pairs = list(x.values()) if isinstance(x, Mapping) else []
+    return bool(pairs) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(map(_has_length, pair)) for pair in pairs
+    )
+
+
+def _joined_pairs(each: Mapping[Any, Any], client: Any) -> Rows:
+    """The samples (x, y) of all clients, one client after another."""
+    if client is not None:
+        raise ArnoError("arno.Data", "the keys of x are the names of the clients", "leave out client=")
+    for name, (x, y) in each.items():
+        if len(x) != len(y):
+            raise ArnoError(f"arno.Data: {name}", f"{len(x)} samples, {len(y)} targets", "give every sample a target")
+    xs, ys = (stacked([one for pair in each.values() for one in array(pair[i])]) for i in (0, 1))
+    return Rows(xs, by_name(ys), [str(name) for name, (x, _) in each.items() for _ in range(len(x))])
 
 
 def _columns(x: Any) -> Any:
@@ -121,15 +147,18 @@ def _named_columns(x: Any, wanted: Sequence[object]) -> Any:
     return x.set_axis(names, axis=1)
 
 
-def aligned(x: Any, values: Any, name: str) -> Any:
-    """The values, if they are in the order of the rows of x; refuses a Series with the same index in another order."""
+def aligned(x: Any, values: Any, name: str, of: str = "x") -> Any:
+    """The values, if they are in the order of the rows of x; refuses a Series with the same index in another order.
+
+    name, of: what values and x are called, for errors.
+    """
     import pandas as pd
 
     if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(x.index):
         same = len(values) == len(x) and values.index.sort_values().equals(x.index.sort_values())
         if same:
-            rule = "its index has the rows of x in another order"
-            raise ArnoError(f"arno.Data: {name}", rule, f"write {name}.loc[x.index], or {name}.to_numpy()")
+            rule = f"its index has the rows of {of} in another order"
+            raise ArnoError(f"arno.Data: {name}", rule, f"write {name}.loc[{of}.index], or {name}.to_numpy()")
     return values
 
 
@@ -150,6 +179,11 @@ def by_name(y: Any) -> dict[str, Any]:
 def _is_name(name: Any) -> bool:
     """Whether a value names a column: a text, or a number as pandas counts columns."""
     return isinstance(name, str | int) and not isinstance(name, bool)
+
+
+def _one_name(client: Any) -> str | None:
+    """The name of the column with the clients; None if the client of each sample is given."""
+    return client if isinstance(client, str) else None
 
 
 def _names(label: Label) -> list[Any]:
@@ -176,13 +210,16 @@ def array(values: Any) -> Array:
 
     if isinstance(values, torch.Tensor):
         _refuse_sparse(values.layout != torch.strided, values, "x.to_dense()")
-        found: Array = values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        found: Array = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
         return found
     if isinstance(values, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
     _refuse_sparse(type(values).__module__.startswith("scipy.sparse"), values, "x.toarray()")
     if isinstance(values, Image):
-        pixels = np.asarray(values.convert("L" if values.mode in ("1", "L", "LA", "I", "F") else "RGB"))
+        if values.mode[0] in "IF":  # 16 or 32 bits: numbers as they are, for 8 bits would cut them off
+            return np.asarray(values, dtype=np.float32)[None]
+        pixels = np.asarray(values.convert("L" if values.mode in ("1", "L", "LA") else "RGB"))
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     try:
         return np.asarray(values)
@@ -232,7 +269,7 @@ def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str
     columns = list(x.column_names)
     label = _named("label", label, columns, LABELS)
     names = x.features[label].names if type(x.features[label]).__name__ == "ClassLabel" else None
-    others = [name for name in columns if name != label and name != client]
+    others = [name for name in columns if name not in (label, _one_name(client))]
     wanted = list(features) if features is not None else others
     for name in wanted:
         if name not in columns:
@@ -255,14 +292,27 @@ def _samples(x: Any, label: str | None, client: Any, features: Sequence[str] | N
     """A data set or a list of samples: (x, y), (x, y, client), or dictionaries."""
     samples = _read(x)
     first = samples[0]
+    if odd := [i for i, one in enumerate(samples) if _form(one) != _form(first)]:
+        rule = f"sample 0 is {_said(first)}, and all samples have the same form"
+        raise ArnoError(f"arno.Data: sample {odd[0]} is {_said(samples[odd[0]])}", rule, "correct the data set")
     if isinstance(first, Mapping):
         return _dictionaries(samples, label, client, features)
     if not isinstance(first, tuple | list) or len(first) not in (2, 3):
         many = f" of {len(first)} values" if isinstance(first, tuple | list) else ""
         rule = f"the first sample is {_said(first)}{many}; a sample is (x, y), (x, y, client) or a dictionary"
         raise ArnoError("arno.Data", rule, "give the targets as y: arno.Data(x, y)")
+    if len(first) == 2 and np.ndim(first[1]) == 1 and np.ndim(first[0]) == 2 and len(first[0]) == len(first[1]):
+        rule = f"sample 0 has {len(first[0])} rows and {len(first[1])} targets, as the data of a client"
+        raise ArnoError("arno.Data", rule, "name the clients: arno.Data({'bern': (x, y), 'rome': (x, y)})")
     columns = [[sample[i] for sample in samples] for i in range(len(first))]
     return _pairs(columns, client)
+
+
+def _form(sample: Any) -> tuple[str, object]:
+    """What a sample holds: its keys, or how many values."""
+    if isinstance(sample, Mapping):
+        return "dictionary", frozenset(sample)
+    return ("values", len(sample)) if isinstance(sample, tuple | list) else ("object", None)
 
 
 def _read(x: Any) -> list[Any]:
@@ -313,7 +363,7 @@ def _dictionaries(
     label = _named("label", label, keys, LABELS)
     if isinstance(client, str) and client not in keys:
         raise ArnoError(f"arno.Data: client = {client}", f"a sample holds {shortened(keys, 20)}", "correct it")
-    others = [key for key in keys if key not in (label, client)]
+    others = [key for key in keys if key not in (label, _one_name(client))]
     wanted = list(features) if features is not None else others
     columns = {key: [sample[key] for sample in samples] for key in {label, *wanted}}
     whose = [sample[client] for sample in samples] if isinstance(client, str) else client

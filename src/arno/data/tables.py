@@ -76,6 +76,11 @@ class Read:
     lengths: tuple[int, ...] = ()
     mixed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def what(self) -> str:
+        """What was read, for errors; data of a Python program come from no file."""
+        return f"{self.setting} = {self.files[0]}" if self.lengths else self.setting
+
 
 def read(setting: str, path: str | Sequence[str], by_file: bool, exact: Container[str]) -> Read:
     """All rows of the files. exact: columns whose numbers are names and are not rounded."""
@@ -123,6 +128,10 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
     if not files:
         rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
         raise ArnoError(f"{setting} = {path}", rule, "name a file")
+    real = [file.resolve() for file in files]
+    if len(set(real)) < len(real):
+        twice = next(file for i, file in enumerate(real) if file in real[:i])
+        raise ArnoError(f"{setting}: {twice}", "it is named twice, and its rows would count twice", "name it once")
     for file in files:
         if kind_of(regular(file, f"{setting} =")) is None:
             rule = f"its kind is unknown; known are {', '.join(SUFFIXES)}"
@@ -147,18 +156,30 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
             loaded.validate(full=True)
         names = loaded.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split()).rstrip(".")
-        remedy = "correct this line; a value that has the separator in it needs quotes"
-        remedy = remedy if "Expected" in why else "is the file damaged?"
-        raise ArnoError(f"{setting} = {file}", f"it cannot be read as {kind}: {shortened_text(why)}", remedy) from error
+        raise _unreadable(f"{setting} = {file}", str(kind), error) from error
     trimmed = [name.strip() for name in names]
     names = trimmed if len(set(trimmed)) == len(set(names)) else names
+    names = [name or f"Unnamed: {i}" for i, name in enumerate(names)] if names.count("") > 1 else names
     loaded = loaded.rename_columns(names)
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
     if not len(loaded):
         raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
     return pa.table([valued(loaded[name], name in exact) for name in names], names=names)
+
+
+def _unreadable(what: str, kind: str, error: Exception) -> ArnoError:
+    """The error for a file of which Arrow says that it cannot be read."""
+    why = " ".join(str(error).split()).rstrip(".")
+    if "cannot infer number of columns" in why:
+        return ArnoError(what, "it has no rows", "is this the right file?")
+    remedy = "is the file damaged?"
+    if "Expected" in why:
+        remedy = "correct this line; a value that has the separator in it needs quotes"
+    elif kind == "feather" and "Not an Arrow file" in why:
+        why += "; streams and Feather version 1 are not read"
+    why = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in why)
+    return ArnoError(what, f"it cannot be read as {kind}: {shortened_text(why)}", remedy)
 
 
 def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Container[str]) -> pa.Table:

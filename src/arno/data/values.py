@@ -79,10 +79,11 @@ def _as_written(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _spelled(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Numbers with a sign (12 %, $5), with a decimal comma or with grouped thousands; otherwise the text as it is."""
-    known, bare = text.drop_null(), text
+    bare = pc.replace_substring_regex(text, "^\N{MINUS SIGN}", "-") if _some(text, "^\N{MINUS SIGN}") else text
+    known = bare.drop_null()
     for sign in SIGNS:
         if all(pc.all(pc.match_substring(some, sign)).as_py() for some in (known[:1000], known)):
-            bare = pc.utf8_trim_whitespace(pc.replace_substring(text, sign, "", max_replacements=1))
+            bare = pc.utf8_trim_whitespace(pc.replace_substring(bare, sign, "", max_replacements=1))
             known = bare.drop_null()
     if bare is not text:
         try:

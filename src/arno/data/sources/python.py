@@ -23,7 +23,7 @@ from ..samples import Rows, array, rows_of
 from ..tables import Read
 from ..values import valued
 from .local import samples_of
-from .table import Roles, Table
+from .table import CLIENT_RULE, Roles, Table, fractional
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,6 +106,10 @@ class Data(Mapping[str, Any]):
             raise ArnoError(f"arno.Data: {odd[0]}", "it is no setting", "see help(arno.Data)")
         y, label = (None, y) if isinstance(y, str) else (y, label)
         common = {key: settings.pop(key) for key in COMMON if key in settings}
+        features = [features] if isinstance(features, str) else features
+        settings |= {key: [settings[key]] for key in ("categories", "skip") if isinstance(settings.get(key), str)}
+        if isinstance(test, bool) or not isinstance(test, int | float):
+            raise ArnoError(f"arno.Data: test = {test!r}", "it is a share of the rows, a number", "try test=0.2")
         if isinstance(x, str | Path):
             self._settings: dict[str, Any] = _file(
                 x, y, x_test, {"label": label, "client": client, "features": features, "test": test}
@@ -114,6 +118,9 @@ class Data(Mapping[str, Any]):
             return
         if (y_test is not None and x_test is None) or (x_test is not None and y_test is None and y is not None):
             raise ArnoError("arno.Data", "x_test and y_test belong together", "give both or neither")
+        if client_of_test is not None and (x_test is None or client is None):
+            lacks = "x_test" if x_test is None else "client"
+            raise ArnoError("arno.Data: client_of_test", f"there is no {lacks}", f"give {lacks}= too, or leave it out")
         train = rows_of(x, y, label, client, features)
         tested = None if x_test is None else rows_of(x_test, y_test, label, client_of_test, features)
         if _is_table(train):
@@ -121,6 +128,7 @@ class Data(Mapping[str, Any]):
         else:
             refuse_table_settings(settings, path)
             self._keep(_arrays(train, tested, name, test))
+            self._settings |= settings
         self._settings |= common
 
     def _made(self, frames: _Frames, test: float, path: str | Path | None) -> None:
@@ -194,6 +202,10 @@ class _Frames:
     def dataset(self, test: float) -> Dataset:
         """The data set, as `data=table` makes it."""
         roles = self.roles.of(self.read.table, by_file=False)
+        known = self.read.table.column_names if self.tested is None else self.tested.table.column_names
+        if lacks := [name for name in (*roles.labels, *(roles.features or [])) if name not in known]:
+            rule = f"it lacks the column{'s' * (len(lacks) > 1)} {shortened(lacks)} of x"
+            raise ArnoError("arno.Data: x_test", rule, "give both the same columns")
         made = Table(self.read, self.tested, roles, self.settings.get("missing", "mean"))
         return made.clean(self.settings.get("min_rows")).dataset(self.settings.get("numbers"), test)
 
@@ -263,6 +275,8 @@ def _arrays(train: Rows, tested: Rows | None, name: str, test: float) -> Dataset
     """The data set of samples with several axes, such as images, and of sequences of tokens."""
     arrays = {"x": samples_of("arno.Data: x", train.x)}
     for values in train.y.values():
+        if np.ndim(values) == 0:
+            raise ArnoError(f"arno.Data: y = {values!r}", "it is a single value", "give one value per sample of x")
         if len(values) != len(train.x):
             rule = f"x has {len(train.x)} rows, and every row needs one value"
             raise ArnoError(f"arno.Data: {len(values)} values of y", rule, "correct x or y")
@@ -270,8 +284,14 @@ def _arrays(train: Rows, tested: Rows | None, name: str, test: float) -> Dataset
     known: dict[str, Any] = {"classes": names}
     if train.client is not None:
         arrays["client"], known["clients"] = _clients(train)
+        if tested is None and len(known["clients"]) == len(train.x):
+            rule = f"each of the {len(train.x):,} samples has another client, and none would be left for testing"
+            raise ArnoError("arno.Data: client", rule, "give samples of one client the same name")
     if tested is not None:
         arrays["x_test"], arrays["y_test"] = samples_of("arno.Data: x_test", tested.x), _same_classes(tested, names)
+        if arrays["x_test"].dtype != arrays["x"].dtype:
+            rule = f"x is {train.x.dtype}, and 255 in an image of uint8 is 1 in another one"
+            raise ArnoError(f"arno.Data: x_test is {tested.x.dtype}", rule, "give both the same type")
         if tested.client is not None and train.client is not None:
             whose, own = _clients(tested)
             known["client_test"] = torch.from_numpy(_places(own, known["clients"])[whose])
@@ -301,6 +321,8 @@ def _clients(rows: Rows) -> tuple[Array, tuple[str, ...]]:
         rule = f"samples of shape {list(rows.x.shape[1:])} have no columns"
         raise ArnoError(f"arno.Data: client = {rows.client}", rule, "give the client of each sample: client=ids")
     codes, names = _codes("client", rows.client)
+    if array(rows.client).dtype.kind == "f" and fractional(names):
+        raise ArnoError("arno.Data: client", f"its values are numbers with fractions, and {CLIENT_RULE}", "give names")
     if len(codes) != len(rows.x):
         rule = f"x has {len(rows.x)} rows, and every row needs one value"
         raise ArnoError(f"arno.Data: {len(codes)} values of client", rule, "give the client of each sample")
@@ -405,6 +427,8 @@ def _table(rows: Rows, columns: Mapping[str, Any], exact: Container[str | None])
         if name in features:
             rule = "it is the label or the client, and also a column of x"
             raise ArnoError(f"arno.Data: {name}", rule, f"leave it out: x.drop(columns={name!r})")
+        if np.ndim(values) == 0:
+            raise ArnoError(f"arno.Data: {name} = {values!r}", "it is a single value", "give one value per row of x")
         if len(values) != len(x):
             rule = f"x has {len(x)} rows, and every row needs one value"
             raise ArnoError(f"arno.Data: {len(values)} values of {name}", rule, "correct x or the values")
@@ -424,6 +448,7 @@ def _column(name: str, values: Any, exact: bool = False) -> pa.ChunkedArray:
 
     if not isinstance(values, pd.Series):
         values = array(values)
+        values = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         if values.ndim != 1:
             rule = f"one value per sample is needed, not an array of shape {list(values.shape)}"

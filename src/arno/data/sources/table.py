@@ -22,7 +22,9 @@ from ..images import Array
 from ..labels import label_note, targets
 from ..tables import FILE, Read, joined, kind_of, several, stem
 from ..tables import read as read_files
+from ..values import is_text, valued
 
+CLIENT_RULE = "a client has a name or a whole number"
 TRIES = "data.path=heart.csv data.label=target data.client=hospital"
 
 
@@ -79,7 +81,7 @@ def table(
     roles = roles.of(read.table, read.by_file)
     tested = None if test_path is None else read_files("data.test_path", test_path, False, exact)
     if tested is not None:
-        _refuse_other_columns(read, tested, roles)
+        _refuse_tests(read, tested, roles)
     made = Table(read, tested, roles, missing)
     del read, tested  # what `made` does not use is freed
     return made.clean(min_rows).dataset(numbers, test)
@@ -125,14 +127,19 @@ class Roles:
             for name in self.labels:
                 if name in chosen:
                     raise ArnoError(f"{setting}: {name}", "it is the label", f"remove it from {setting}")
+        if both := [name for name in self.skip if name in (self.features or [])]:
+            raise ArnoError(f"data.skip: {both[0]}", "it is in data.features too", "name it in one of them")
         others = [n for n in known if n not in (*self.labels, self.client, *self.skip) and not nameless(n)]
         client = FILE if by_file else self.client
         features = others if self.features is None else list(dict.fromkeys(self.features))
         return Roles(self.labels, client, features, [], self.categories)
 
 
-def _refuse_other_columns(read: Read, tested: Read, roles: Roles) -> None:
-    """Refuse a test table that lacks a column that is used."""
+def _refuse_tests(read: Read, tested: Read, roles: Roles) -> None:
+    """Refuse a test table that is also the training table, or lacks a column that is used."""
+    if twice := {one.resolve() for one in read.files} & {one.resolve() for one in tested.files}:
+        rule = "its rows are also training rows (data.path)"
+        raise ArnoError(f"data.test_path = {min(twice)}", rule, "name another file, or leave data.test_path out")
     needed = [*roles.labels, *(roles.features or [])]
     if lacks := [name for name in needed if name not in tested.table.column_names]:
         rule = f"it lacks the column{'s' * (len(lacks) > 1)} {shortened(lacks)} of {read.files[0].name}"
@@ -144,21 +151,33 @@ def nameless(column: str) -> bool:
     return re.fullmatch(r"|Unnamed: \d+|__index_level_\d+__", column) is not None
 
 
-def _refuse_bytes(table: pa.Table, files: Sequence[Path]) -> None:
+def _refuse_bytes(table: pa.Table, files: Sequence[Path], features: Sequence[str]) -> None:
     """Refuse columns of bytes, which CSV files have where a text is no UTF-8."""
     for one in table.schema:
         if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type):
             rule, remedy = "it is no UTF-8 text", "save the file as UTF-8"
             if kind_of(files[0]) != "csv":
-                rule, remedy = "it holds bytes", f"leave it out: data.skip=[{one.name}]"
+                rule = "it holds bytes"
+                remedy = f"leave it out: data.skip=[{one.name}]" if one.name in features else "convert it to text"
             raise ArnoError(f"column {one.name} in {files[0]}", rule, remedy)
+
+
+def fractional(names: Sequence[str]) -> bool:
+    """Whether some number among the names of clients has a fraction.
+
+    >>> fractional(["1", "2"]), fractional(["1.5", "2"])
+    (False, True)
+    """
+    return not all(name.lstrip("-").isdecimal() for name in names)
 
 
 class Table:
     """Rows on the way to a data set: training rows first, then the rows of `data.test_path`."""
 
     def __init__(self, read: Read, tested: Read | None, roles: Roles, missing: str) -> None:
-        self.roles, self.missing, self.files = roles, missing, read.files
+        if missing not in ("mean", "drop", "error"):
+            raise ArnoError(f"missing = {missing!r}", "it must be mean, drop or error", "try missing='mean'")
+        self.roles, self.missing, self.files, self.what = roles, missing, read.files, read.what
         self.features = roles.features or []
         used = [*roles.labels, *self.features]
         for name in (name for name in used if name in read.mixed and name not in roles.categories):
@@ -174,9 +193,10 @@ class Table:
                 extra = extra.append_column(name, pa.nulls(len(extra), read.table[name].type))
             tables.append(extra)
         self.table = joined(tables)
-        _refuse_bytes(self.table, read.files)
+        _refuse_bytes(self.table, read.files, self.features)
         self.given = len(read.table)
         self.rows: Ints = np.arange(len(self.table))
+        self.read_rows = len(self.rows)
         self.notes = [f"rows: {self.given:,} of {shortened([file.name for file in read.files])}"]
         self.tested = tested is not None
         named = tested is not None and roles.client in tested.table.column_names
@@ -212,8 +232,9 @@ class Table:
                 rule = f"it has {int(lacking[name].sum()):,} missing values"
                 raise ArnoError(f"column {name}", rule, "use data.missing=mean or data.missing=drop")
             self._keep(~any_missing, "missing values (data.missing=drop)")
-        if not self.training.any():
-            raise ArnoError(f"data.path = {self.files[0]}", "no rows are left", "look at data.missing and data.label")
+        if (left := int(self.training.sum())) < 2:
+            rule = "a single row is left" if left else "no rows are left"
+            raise ArnoError(self.what, rule, "give more rows" if left else "look at data.missing and data.label")
         if self.roles.client is not None:
             self._refuse_small(min_rows)
         return self
@@ -228,14 +249,27 @@ class Table:
         if kept.all():
             return
         self.notes.append(f"left out: {int((~kept).sum()):,} rows, {why}")
+        before = self._client_names()
         self.table, self.rows = self.table.filter(pa.array(kept)), self.rows[kept]
+        if lost := sorted(before - self._client_names()):
+            self.notes.append(f"left out: clients without other rows: {shortened(lost)}")
+
+    def _client_names(self) -> set[str]:
+        """The names of the clients with rows."""
+        return (
+            set()
+            if self.roles.client is None
+            else {*coded(pa.chunked_array([self.table[self.roles.client].unique()]))[1]}
+        )
 
     def _refuse_small(self, min_rows: int | None) -> None:
         """Leave out clients with fewer than `min_rows` rows; refuse clients with a single row."""
+        if min_rows is not None and min_rows < 1:
+            raise ArnoError(f"data.min_rows = {min_rows}", "it must be at least 1", "try data.min_rows=2")
         column = self.table[str(self.roles.client)]
         codes, names = coded(column)
-        if pa.types.is_floating(column.type) and not all(name.lstrip("-").isdecimal() for name in names):
-            rule = "its values are numbers with fractions, and a client has a name or a whole number"
+        if pa.types.is_floating(column.type) and fractional(names):
+            rule = f"its values are numbers with fractions, and {CLIENT_RULE}"
             raise ArnoError(f"data.client = {self.roles.client}", rule, "choose another column")
         sizes = np.bincount(codes[codes >= 0], minlength=len(names))
         if min_rows is None and sizes.max(initial=0) == 1:
@@ -267,7 +301,7 @@ class Table:
         if self.roles.client in self.features and self.tested:
             rule = "data.test_path has no clients"
             raise ArnoError(f"data.features: {self.roles.client}", rule, "remove it from data.features")
-        columns = {name: self.table[name] for name in self.features}
+        columns = {name: self._feature(name) for name in self.features}
         self.table = self.table.select([])  # `inputs` frees the columns one after another
         made = inputs(columns, self.roles.categories, ~held, self.place)
         notes = [*self.notes, label_note(self.roles.labels, y, class_names, as_numbers), *made.notes]
@@ -277,7 +311,9 @@ class Table:
             said = shortened([f"{name} {count:,}" for name, count in zip(clients, counts, strict=True)], 20)
             notes.append(f"clients: {len(clients):,}, with rows: {said}")
         notes.append(f"to train and validate {len(kept):,}, to test {int(held.sum()):,} rows")
-        wanted = torch.from_numpy(y)
+        wanted, client_test = torch.from_numpy(y), self._clients_of_tests(owner, clients, held)
+        if client_test is not None and (others := int((client_test < 0).sum())):
+            notes.append(f"{others:,} test rows are of no client that has training rows; no client is scored on them")
         return Dataset(
             stem(self.files[0]) if len(self.files) == 1 else self.files[0].resolve().parent.name,
             torch.from_numpy(made.x),
@@ -289,7 +325,7 @@ class Table:
             made.std,
             scale=1.0,
             client=torch.from_numpy(owner[kept]) if clients else None,
-            client_test=self._clients_of_tests(owner, clients, held),
+            client_test=client_test,
             clients=clients,
             rows=torch.from_numpy(self.rows[kept]),
             given=self.given,
@@ -297,6 +333,13 @@ class Table:
             categories=made.categories,
             notes=tuple(" ".join(line.split()) for line in notes),  # a name may have a line break in it
         )
+
+    def _feature(self, name: str) -> pa.ChunkedArray:
+        """A column; text that only rows had that were left out does not make categories of numbers."""
+        column = self.table[name]
+        if len(self.rows) == self.read_rows or name in self.roles.categories or not is_text(column.type):
+            return column
+        return valued(column)
 
     def _targets(self, as_numbers: bool | None) -> tuple[Array, tuple[str, ...]]:
         """Class numbers and names, or numbers and no names."""
