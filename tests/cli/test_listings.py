@@ -164,6 +164,23 @@ def test_conform_refuses_what_is_no_case_with_status_2(arno):
     assert "did you mean 'serial'?" in arno("conform", CASE, "--backend", "seral").error
 
 
+def test_conform_replays_a_folder_and_goes_on_after_a_case_that_is_refused(arno):
+    folder = Path("cases")
+    folder.mkdir()
+    assert "the folder holds no .npz file" in arno("conform", folder).error
+    changed(folder / "a_odd.npz", spec=_spec(kind="asynchronous"))
+    changed(folder / "b_good.npz", spec=_spec(name="good"))
+    said = arno("conform", folder)
+    assert said.status == 2
+    assert [line.split()[0] for line in said.out.splitlines()] == ["good"]
+    (line,) = said.err.splitlines()
+    assert line.split()[:2] == ["a_odd", "refused:"]
+    assert "unknown kind of case 'asynchronous'" in line
+    (row,) = json.loads(arno("conform", "--json", folder).out)
+    assert (row["name"], row["ok"]) == ("good", True)
+    assert arno("conform", folder / "b_good.npz", CASE).status == 0
+
+
 def _spec(**changes: object) -> np.ndarray:
     with np.load(CASE, allow_pickle=False) as file:
         return np.array(json.dumps(json.loads(str(file["spec"])) | changes))

@@ -16,22 +16,24 @@ from .parser import parser_of
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("conform", COMMANDS["conform"], settings=False)
-    parser.add_argument("cases", nargs="*", type=Path, metavar="CASE", help=".npz files")
+    parser.add_argument("cases", nargs="*", type=Path, metavar="CASE", help=".npz files, or folders of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--backend", default="serial", help="replay on this engine")
     options = parser.parse_args(arguments)
 
     from ..conform import PACKAGED, implemented, replay
 
-    cases = options.cases or [case for case in sorted(PACKAGED.glob("*.npz")) if implemented(case)]
-    outcomes = []
+    cases = [case for given in options.cases for case in in_folder(given)]
+    cases = cases or [case for case in sorted(PACKAGED.glob("*.npz")) if implemented(case)]
+    outcomes, refused = [], 0
     for case in cases:
         try:
             outcome = replay(case, options.backend)
         except ArnoError as error:
-            if options.cases:
+            if len(cases) == 1:
                 raise
-            print(f"{case.stem:<36} refused by engine {options.backend}: {error}", file=sys.stderr)
+            refused += 1
+            print(f"{case.stem:<36} refused: {error}", file=sys.stderr)
             continue
         outcomes.append(outcome)
         if not options.json:
@@ -42,4 +44,15 @@ def main(arguments: list[str]) -> int:
             for o in outcomes
         ]
         print(json.dumps(rows, indent=2, allow_nan=False))
-    return 0 if all(outcome.ok for outcome in outcomes) else 1
+    if not all(outcome.ok for outcome in outcomes):
+        return 1
+    return 2 if refused and options.cases else 0
+
+
+def in_folder(given: Path) -> list[Path]:
+    """The cases of a folder, or the file itself."""
+    if not given.is_dir():
+        return [given]
+    if found := sorted(given.glob("*.npz")):
+        return found
+    raise ArnoError(f"{given}", "the folder holds no .npz file", "give cases, or a folder of cases")
