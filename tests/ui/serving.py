@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 class Served:
     """A folder of runs, the process that serves it, and requests to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, cwd: Path | None = None) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "arno", "ui", str(folder), "--no-browser"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-P", "-m", "arno", "ui", str(folder), "--no-browser", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32})", self.address)

@@ -61,7 +61,7 @@ class Visit:
         self.asked: list[str] = []
         self.served, self.width = served, width
         self.page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, locale="en-GB")
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("dialog", lambda dialog: self.said.append(f"dialog {dialog.message}"))
@@ -217,6 +217,26 @@ NAMELESS = """[...document.querySelectorAll('a, button, input, select, svg[role=
     .map((node) => node.outerHTML)"""
 PICTURES = """[...document.querySelectorAll('figure svg')].map((svg) => svg.getBoundingClientRect())
     .map((box) => [box.left, box.right])"""
+#: Texts whose contrast to what is behind them is below 4.5 (WCAG AA); a button that is switched off may be faint.
+FAINT = """() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const weights = [0.2126, 0.7152, 0.0722];
+  const light = (rgb) => weights.reduce((sum, weight, i) => sum + weight * linear(parts(rgb)[i] / 255), 0);
+  const written = (node) => [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+  const found = [];
+  for (const node of document.querySelectorAll('body *')) {
+    if (!node.checkVisibility() || node.matches(':disabled, svg *, option') || !written(node)) continue;
+    let behind = node;
+    while (parts(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+    const colours = [getComputedStyle(node).color, getComputedStyle(behind).backgroundColor].map(light);
+    const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
+    if (contrast < 4.5) found.push(`${contrast.toFixed(2)} ${node.outerHTML.slice(0, 120)}`);
+  }
+  return found;
+}"""
+LINES = """[...document.querySelectorAll('#runs tbody :is(.name a, .status, .score)')]
+    .map((node) => node.getBoundingClientRect()).map((box) => [box.left, box.right])"""
 OVERFLOW = "[document.documentElement.scrollWidth, document.body.scrollWidth]"
 
 
@@ -232,6 +252,9 @@ def test_screens(chromium: Any, served: Served, width: int, scheme: str) -> None
             picture(visit, f"{'-'.join(names)}-{kind}-{scheme}" if NAME not in names else "")
         assert page.evaluate(OVERFLOW) == [width, width]
         assert page.evaluate(NAMELESS) == []
+        assert page.evaluate(FAINT) == []
+        if not names:  # name, state and score of a run are seen without scrolling to the side
+            assert all(0 <= left < right <= width for left, right in page.evaluate(LINES))
         for left, right in page.evaluate(PICTURES):
             assert 0 <= left < right <= width
         hints = page.locator(".scroll.more > .hint")
@@ -355,5 +378,22 @@ def test_without_the_token_and_without_the_server(chromium: Any, served: Served)
     own.process.send_signal(signal.SIGINT)
     assert own.process.wait(timeout=20) == 0
     page.locator("#live.bad", has_text="does not answer").wait_for(timeout=SOON)
+    again = Served(served.folder, "--port", str(own.port))  # with another token
+    page.locator("#live.bad", has_text="open the address that it has printed").wait_for(timeout=SOON)
     page.close()
-    own.close()
+    for process in (own, again):
+        process.close()
+
+
+def test_an_empty_folder_and_a_link_on_another_page(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    made, page = Served(tmp_path / "runs"), chromium.new_page()
+    link = tmp_path / "link.html"
+    link.write_text(f"<a href='{made.address}'>open</a>")
+    page.goto(link.as_uri())
+    page.get_by_text("open").click()
+    page.locator("#count", has_text="There are no runs in this folder yet").wait_for(timeout=SOON)
+    assert "token" not in page.url
+    assert not page.locator("#runs").is_visible()
+    page.close()
+    made.close()

@@ -79,6 +79,17 @@ def test_the_token_is_exchanged_for_a_cookie(served: Served) -> None:
     assert served.own("/").headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_link_on_another_page_opens_it(served: Served) -> None:
+    """From a notebook in the browser, say: a redirection that began elsewhere would lose the cookie."""
+    linked = served.ask(f"/?token={served.token}", Sec_Fetch_Site="cross-site")
+    assert linked.status == 200
+    assert b"http-equiv='refresh' content='0;url=/'" in linked.body
+    assert "SameSite=strict" in linked.headers["set-cookie"]
+    assert served.ask("/?token=wrong", Sec_Fetch_Site="cross-site").status == 403
+    assert served.ask(f"/?token={served.token}", Origin="http://evil.example").status == 403
+    assert served.ask(f"/?token={served.token}", host="evil.example").status == 403
+
+
 @pytest.mark.parametrize(
     "name", ["..", "../secret.txt", "/etc", "fedavg/..", "fedavg/checkpoints", "", "gone", "linked"]
 )
@@ -101,6 +112,39 @@ def test_a_link_in_a_run_shows_nothing(served: Served) -> None:
     text = served.own("/api/view?run=leaky").body.decode()
     assert '"error"' in text
     assert '"secret"' not in text
+    shutil.rmtree(run)
+
+
+def test_a_link_in_a_cell_and_a_cell_elsewhere_show_nothing(served: Served) -> None:
+    out, elsewhere = served.folder / "pair", served.folder.parent / "elsewhere"
+    shutil.copytree(served.folder / "fedavg", out / "cell")
+    shutil.copytree(served.folder / "fedavg", elsewhere)
+    for cell, link in (("cell", "panels.json"), ("../../elsewhere", None)):
+        cells = [{"folder": cell, "name": "fedavg", "setting": "", "seed": 0}]
+        (out / "compare.json").write_text(checksummed.text({"command": "arno compare", "cells": cells}))
+        if link:
+            (out / "cell" / link).unlink(missing_ok=True)
+            (out / "cell" / link).symlink_to(served.folder.parent / "secret.txt")
+        assert "link that leaves" in served.json("/api/view?run=pair")["error"]
+        assert served.own("/report?run=pair").status == 422
+    shutil.rmtree(out)
+    shutil.rmtree(elsewhere)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_no_text(served: Served) -> None:
+    run = os.path.join(os.fsencode(served.folder), b"caf\xe9")
+    shutil.copytree(os.fsencode(served.folder / "fedavg"), run)
+    assert "caf\\udce9" in [one["name"] for one in served.json("/api/list")["entries"]]
+    assert "rename the folder" in served.json("/api/view?run=caf%5Cudce9")["error"]  # Parquet's reader refuses it
+    assert served.own("/report?run=caf%5Cudce9").status == 422
+    shutil.rmtree(run)
+
+
+def test_a_strange_command_hides_nothing_else(served: Served) -> None:
+    run = shutil.copytree(served.folder / "fedavg", served.folder / "quoted")
+    RunFolder(run).update_manifest(command="arno run 'unfinished")
+    assert served.json("/api/view?run=quoted")["names"] == ["fedavg"]
     shutil.rmtree(run)
 
 
@@ -148,6 +192,26 @@ def test_killed_stopped_and_resumed_with_the_bits_of_the_command_line(served: Se
     )
     assert mine == theirs
     assert load_file(path / "final.safetensors")["w"].equal(load_file(straight / "final.safetensors")["w"])
+
+
+def test_modules_of_the_current_folder_are_not_run(tmp_path: Path) -> None:
+    """As with the command `arno`; a foreign run may hold a file with the name of a library."""
+    for name in ("yaml", "torch", "numpy"):
+        (tmp_path / f"{name}.py").write_text("open('was run', 'w')")
+    run = start(tmp_path / "it", "rounds=200000")
+    wait_for(lambda: list((tmp_path / "it" / "checkpoints").glob("*.safetensors")))
+    run.kill()
+    run.wait()
+    made = Served(tmp_path, cwd=tmp_path)
+    try:
+        before = recorded(tmp_path / "it")
+        assert "Started" in made.json("/api/resume?run=it", "POST")["said"]
+        wait_for(lambda: recorded(tmp_path / "it") > before)
+        made.json("/api/stop?run=it", "POST")
+        wait_for(lambda: made.status("it") == "stopped")
+    finally:
+        made.close()
+    assert not (tmp_path / "was run").exists()
 
 
 def test_code_of_a_foreign_folder_is_not_run(served: Served) -> None:

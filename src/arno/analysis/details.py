@@ -56,7 +56,10 @@ def changed(config: Mapping[str, Any], command: str) -> dict[str, str]:
     """The settings that the user gave, as the command tells; of a run started from Python, all of them."""
     from ..config.settings import written
 
-    words = [word.partition("=") for word in shlex.split(command)[2:]]
+    try:
+        words = [word.partition("=") for word in shlex.split(command)[2:]]
+    except ValueError:  # a quote without its end
+        words = []
     return {k: v for k, _, v in words if k != "out"} or {k: written(v) for k, v in config.items() if k != "out"}
 
 

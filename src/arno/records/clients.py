@@ -71,6 +71,8 @@ def load(path: Path) -> Any:
         raise
     except ArnoError as error:
         raise damaged(path, error.args[1], folder) from error
+    except UnicodeEncodeError as error:  # the reader of Parquet takes no such path
+        raise ArnoError(f"{path}", "its path has bytes that are no text", "rename the folder") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise damaged(path, f"cannot be read ({str(error).splitlines()[0][:200]})", folder) from error
 

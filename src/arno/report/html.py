@@ -49,6 +49,7 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
         "title": escape(title(comparison)),
         "lead": escape(comparison.where),
         "verdict": sections.verdict(comparison, table) + tuned(comparison, tuning),
+        "found": "<a href='#search'>Search</a>" if tuning else "",
         "search": search.section(tuning) if tuning else "",
         "summary": sections.summary(comparison, table),
         "curves": (BANDS if len(comparison.seeds) > 1 or part_way else "") + PARALLEL,
@@ -63,7 +64,7 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(filled(packaged("report.html"), values), encoding="utf-8")
+        path.write_text(filled(packaged("report.html"), values), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ArnoError(f"{path}", f"cannot be written ({error.strerror})", "choose another --out") from error
 

@@ -57,7 +57,9 @@ class Control:
             words = same_command(path)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         command = [sys.executable, "-m", "arno", *words]
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        # As for the command `arno`, modules are not looked for in the current folder: it may be a foreign run.
+        safe = os.environ | {"PYTHONSAFEPATH": "1"}
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors, "env": safe}
         self._started[entry.name] = subprocess.Popen(command, start_new_session=True, **quiet), errors  # type: ignore[call-overload]
         return f"Started: arno {shlex.join(words)}"
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: What the page may load and do: only what this server sends.
@@ -27,6 +27,8 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+#: A page that leads to the list.
+ONWARD = "<!doctype html><html lang='en'><title>Arno</title><meta http-equiv='refresh' content='0;url=/'></html>"
 
 
 def own_names(host: str, port: int) -> set[str]:
@@ -72,19 +74,27 @@ class Guard:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return PlainTextResponse("this server has another name", 403)
-        strange = any(origin != f"http://{hosts[0]}" for origin in origins)
-        if strange or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        linked = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if scope["path"] == "/" and scope["method"] == "GET" and not origins and self._same(given):
+            return self._first(linked)
+        if linked or any(origin != f"http://{hosts[0]}" for origin in origins):
             return PlainTextResponse("another site may not ask", 403)
         if scope["method"] not in ("GET", "HEAD") and not origins:
             return PlainTextResponse("only the page itself may ask", 403)
         if self._same(cookie_parser(headers.get("cookie", "")).get(self.cookie, "")):
             return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and scope["method"] == "GET" and self._same(given):
-            first = RedirectResponse("/", 303)
-            first.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            return first
         return PlainTextResponse("open the address that arno ui printed: it has a token", 403)
+
+    def _first(self, linked: bool) -> Response:
+        """The answer to the address with the token: the cookie, and the way to the page.
+
+        linked: the user followed a link on another page (a notebook in the browser, say). A browser does not send the
+        new cookie with a redirection that began elsewhere; a page that leads on is a beginning of its own.
+        """
+        answer = HTMLResponse(ONWARD) if linked else RedirectResponse("/", 303)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+        return answer
 
     def _same(self, given: str) -> bool:
         return compare_digest(given.encode(), self.token.encode())

@@ -34,32 +34,37 @@ function span(seconds) {
 const when = (started) => (started === null ? "–" : new Date(started * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }));
 const state = (entry) => (entry.status === "stopped" && entry.why === "killed" ? "stopped: killed" : entry.status);
 const left = (entry) => (entry.status === "running" && entry.kind === "run" && entry.round && entry.pace ? entry.pace * (entry.rounds - entry.round) : null);
-const of = (entry) => `${entry.round}/${entry.rounds}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`;
+const of = (entry) => (!entry.rounds ? "–" : `${entry.round}/${entry.rounds}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`);
 const score = (entry) => (entry.score === null ? "–" : entry.shown);
 const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.better === "less" ? " ↓" : ""}${entry.best ? `, ${entry.best}` : ""}`);
 
 // ---- the list
 
+// The roles are those of a table; on a phone, where a line is drawn as a block, the browser would drop them.
 function line(entry) {
-  const row = document.createElement("tr"), name = add(row, "th", { scope: "row" });
+  const row = document.createElement("tr");
+  row.setAttribute("role", "row");
+  const name = add(row, "th", { scope: "row", role: "rowheader", class: "name" });
+  const cell = (kind, text) => add(row, "td", { role: "cell", class: kind }, text);
   add(name, "a", { href: `#${query([entry.name])}` }, entry.name);
   for (const tag of entry.tags) add(name, "span", { class: "tag" }, `#${tag}`);
-  const box = add(add(row, "td"), "input", { type: "checkbox", "aria-label": `compare ${entry.name}` });
+  const box = add(cell("tick"), "input", { type: "checkbox", "aria-label": `compare ${entry.name}` });
   box.checked = list.ticked.has(entry.name);
-  box.disabled = entry.kind !== "run";
+  box.disabled = entry.kind !== "run" || entry.status === "damaged";
   box.addEventListener("change", () => {
     box.checked ? list.ticked.add(entry.name) : list.ticked.delete(entry.name);
     ticked();
   });
-  add(row, "td", { class: "text" }, entry.kind === "run" ? entry.method : `${entry.kind}: ${entry.method}`);
-  add(row, "td", { class: "text" }, entry.data);
-  const status = add(row, "td", { class: "text" });
+  cell("text method", entry.kind === "run" ? entry.method : `${entry.kind}: ${entry.method}`);
+  cell("text data", entry.data);
+  const status = cell("state");
   add(status, "span", { class: `status ${entry.status}`, title: entry.why }, state(entry));
-  const round = add(row, "td", {}, of(entry));
-  if (entry.status === "running") add(round, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
-  add(add(row, "td", {}, score(entry)), "small", {}, label(entry));
-  add(row, "td", {}, when(entry.started));
-  const time = add(row, "td", {}, span(entry.seconds));
+  if (["failed", "damaged"].includes(entry.status) && entry.why) add(status, "small", { title: entry.why }, entry.why);
+  const round = cell("round", of(entry));
+  if (entry.status === "running" && entry.rounds) add(round, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
+  add(cell("score", score(entry)), "small", {}, label(entry));
+  cell("started", when(entry.started));
+  const time = cell("time", span(entry.seconds));
   if (left(entry) !== null) add(time, "small", {}, `${span(left(entry))} left`);
   return row;
 }
@@ -85,7 +90,9 @@ async function find() {
     list.entries = found.entries;
     at("folder").textContent = found.folder;
     const running = found.entries.filter((entry) => entry.status === "running").length;
-    at("count").textContent = `${found.entries.length} of ${found.all} shown${running ? `, ${running} running` : ""}`;
+    const none = found.all ? "No run fulfils the conditions." : "There are no runs in this folder yet. A run that is started here is shown as soon as it begins.";
+    at("count").textContent = found.entries.length ? `${found.entries.length} of ${found.all} shown${running ? `, ${running} running` : ""}` : none;
+    at("found").hidden = !found.entries.length;
     if (at("live").className) say("");
     lines();
     ticked();
@@ -105,7 +112,8 @@ function connect() {
     for (const [name, text] of Object.entries(JSON.parse(event.data))) say(`${name}: ${text}`, true);
   });
   source.addEventListener("open", () => at("live").textContent.startsWith("The server") && say(""));
-  source.addEventListener("error", () => say("The server does not answer; trying again.", true));
+  source.addEventListener("error", ({ target }) =>
+    say(target.readyState === EventSource.CLOSED ? "arno ui was started anew: open the address that it has printed." : "The server does not answer; trying again.", true));
 }
 
 function changed({ changed: entries, gone }) {
@@ -172,6 +180,11 @@ function route(event) {
   at("one").hidden = !open.names.length;
   at("title").textContent = open.names.length ? open.names.join(" · ") : "Runs";
   document.title = open.names.length ? `${open.names.join(", ")} – Arno` : "Arno runs";
+  if (open.names.length) {
+    at("one").replaceChildren();
+    add(add(at("one"), "p", { class: "actions" }), "a", { href: "#", "data-act": "back" }, "← All runs");
+    add(at("one"), "p", { class: "note", role: "status" }, "Reading the records…");
+  }
   connect();
   if (open.names.length) details(true);
   else find().then(() => event && at("list").focus({ preventScroll: true }));
@@ -189,7 +202,7 @@ async function details(first = false) {
     if (first) at("one").focus({ preventScroll: true });
   } catch (error) {
     at("one").replaceChildren();
-    add(add(at("one"), "p", { class: "actions" }), "a", { href: "#" }, "All runs");
+    add(add(at("one"), "p", { class: "actions" }), "a", { href: "#", "data-act": "back" }, "← All runs");
     add(at("one"), "p", { class: "verdict warn" }, error.message);
   }
 }

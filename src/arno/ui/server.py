@@ -12,6 +12,7 @@ import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,18 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..analysis.choose import ordered, parse, select
 from ..analysis.details import log
 from ..analysis.entry import Entry
-from ..errors import ArnoError
+from ..errors import ArnoError, named
 from ..report.html import write_report
 from . import views
 from .control import Control
 from .guard import HEADERS, Guard, own_names
-from .watcher import PAUSE, Watcher
+from .watcher import PAUSE, SHARE, Watcher, public
 
 #: What a report may do: its own script, in a place of its own, from which it cannot reach this server.
 SANDBOX = (
@@ -39,6 +40,8 @@ SANDBOX = (
 )
 #: The files of a running run are read so many times more before an error is believed.
 TRIES = 4
+#: What the first view would load for a second or more.
+LIBRARIES = ("torch", "pandas", "pyarrow.parquet", "scipy.stats")
 #: By address: the package, the file and its type.
 STATIC = {
     "/page.js": ("arno.ui", "page.js", "text/javascript"),
@@ -55,9 +58,11 @@ class View:
         self.watcher, self.control = Watcher(folder), Control()
 
     def read_ahead(self) -> None:
-        """Read the folder; an error is told to who asks for the list."""
+        """Read the folder, then load what views need; an error is told to who asks for the list."""
         with suppress(ArnoError, OSError):
             self.watcher.look()
+        for name in LIBRARIES:
+            import_module(name)
 
     def routes(self) -> list[Route]:
         """Every address that is answered."""
@@ -102,18 +107,20 @@ class View:
             names, entries = self.named(request)
             try:
                 shown = steady(lambda: views.view(self.watcher.paths(names), entries), entries)
-            except (ArnoError, OSError) as error:  # the name is right, its files are not
-                return {"error": str(error)}
+            except Exception as error:  # the name is right, its files are not: they may hold anything
+                return {"error": said(error)}
             return {**shown, "entries": [short(entry) for entry in entries]}
 
         return await answered(found, refused=422)
 
     def named(self, request: Request) -> tuple[list[str], list[Entry]]:
         """The runs that a request names; refused if there is no such run in the folder."""
-        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        asked = list(dict.fromkeys(request.query_params.getlist("run")))
+        names = self.watcher.called(asked)
         known = self.watcher.look(names)
         if not names or any(name not in known for name in names):
             known = self.watcher.look(fresh=True)
+            names = self.watcher.called(asked)
         missing = [name for name in names if name not in known]
         if missing or not names:
             raise ArnoError(", ".join(missing) or "no run", "there is no such run in this folder", "look at the list")
@@ -124,25 +131,32 @@ class View:
         return StreamingResponse(self.changes(request), media_type="text/event-stream")
 
     async def changes(self, request: Request) -> AsyncIterator[str]:
-        """The stream of `events`."""
-        names, before, drawn = request.query_params.getlist("run"), dict[str, Entry](), ""
+        """The stream of `events`. Long curves take a while: they are drawn beside, and a tenth of the time at most."""
+        asked, before, drawn = request.query_params.getlist("run"), dict[str, Entry](), ""
+        drawing: asyncio.Task[dict[str, Any]] | None = None
+        began = again = 0.0
         yield "retry: 1000\n\n"
         while not await request.is_disconnected():
             with suppress(ArnoError, OSError):
+                names = self.watcher.called(asked)
                 entries = await run_in_threadpool(self.watcher.look, names)
                 changed = [entry for name, entry in entries.items() if before.get(name) is not entry]
-                gone = [name for name in before if name not in entries]
+                gone = [public(name) for name in before if name not in entries]
                 if before and (changed or gone):
                     yield event("runs", {"changed": [short(entry) for entry in changed], "gone": gone})
                 before = dict(entries)
-                failed = self.control.failures()
-                if failed:
-                    yield event("failed", failed)
-                if names and all(name in entries for name in names):
+                if failed := self.control.failures():
+                    yield event("failed", {public(name): text for name, text in failed.items()})
+                if drawing and drawing.done():
+                    yield event("curves", drawing.result())
+                    drawing, again = None, time.monotonic() + SHARE * (time.monotonic() - began - PAUSE)
+                if not drawing and time.monotonic() >= again and names and all(name in entries for name in names):
                     now = str([self.signature(name) for name in names])
                     if now != drawn:
-                        drawn = now
-                        yield event("curves", await run_in_threadpool(self.live, names, entries))
+                        drawn, began = now, time.monotonic()
+                        drawing = asyncio.create_task(run_in_threadpool(self.live, names, entries))
+                        await asyncio.wait([drawing], timeout=PAUSE / TRIES)
+                        continue
             await asyncio.sleep(PAUSE)
 
     def signature(self, name: str) -> Any:
@@ -161,8 +175,8 @@ class View:
         found: dict[str, Any] = {"log": log(paths[0]) if len(paths) == 1 else []}
         try:
             return found | views.curves(paths, [entries[name] for name in names])
-        except (ArnoError, LookupError, ValueError) as error:
-            return found | {"error": str(error)}
+        except Exception as error:  # its files may be of two rounds
+            return found | {"error": said(error)}
 
     async def report(self, request: Request) -> Response:
         """A report, written anew; a report that lies in the folder is not shown."""
@@ -176,8 +190,8 @@ class View:
 
         try:
             text = await run_in_threadpool(written)
-        except (ArnoError, OSError) as error:
-            return PlainTextResponse(f"no report: {error}", 422)
+        except Exception as error:  # the files of a run may hold anything
+            return PlainTextResponse(public(f"no report: {said(error)}"), 422)
         return HTMLResponse(text, headers={"content-security-policy": SANDBOX, **HEADERS})
 
     async def stop(self, request: Request) -> Response:
@@ -201,6 +215,7 @@ class View:
 def short(entry: Entry) -> dict[str, Any]:
     """An entry for the page."""
     shown = {key: value for key, value in entry.to_json().items() if key not in ("scores", "cells")}
+    shown |= {"name": public(entry.name), "part_of": public(entry.part_of)}
     return shown | {"shown": entry.declared().show(entry.score), "of_cells": bool(entry.cells)}
 
 
@@ -224,9 +239,15 @@ async def answered(work: Callable[[], Any], refused: int = 200) -> Response:
     The answer to a wrong condition is as good as any other: with a status of its own, browsers complain on the console.
     """
     try:
-        return JSONResponse(await run_in_threadpool(work))
+        found, status = await run_in_threadpool(work), 200
     except (ArnoError, OSError) as error:
-        return JSONResponse({"error": str(error)}, refused)
+        found, status = {"error": str(error)}, refused
+    return Response(json.dumps(found), status, media_type="application/json")
+
+
+def said(error: Exception) -> str:
+    """One line about what cannot be shown."""
+    return str(error) if isinstance(error, ArnoError | OSError) else f"it cannot be read ({named(error)})"
 
 
 def application(folder: Path, token: str, hosts: set[str], cookie: str) -> Guard:
@@ -254,6 +275,8 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 0, browser: bool = 
     print(f"{address}\nCtrl-C ends the view; runs go on.", flush=True)
     if browser:
         threading.Timer(0.3, webbrowser.open, [address]).start()
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, lifespan="off")
+    config = uvicorn.Config(
+        app, log_level="error", ws="none", timeout_graceful_shutdown=1, server_header=False, lifespan="off"
+    )
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])

@@ -123,31 +123,25 @@ def clients_of(run: RunResult) -> Sheet:
     called = (run.folder.manifest().get("clients") or []) if (run.path / "manifest.json").exists() else []
     sign = own.sign if own else 1
     worst = sorted(rows, key=lambda c: (sign * rows[c].get("own", float("inf")), -rows[c].get("drift", 0.0)))
-    columns = ["samples", "largest classes", *([own.label] if own else []), *([personal.label] if personal else [])]
-    columns += ["training loss", "drift ‖Δ‖", "agreement", "rounds"]
-    keys = [
-        "samples",
-        "mix",
-        *(["own"] if own else []),
-        *(["personal"] if personal else []),
-        "loss",
-        "drift",
-        "agreement",
-    ]
+    columns = {"samples": "samples", "mix": "largest classes", "own": own.label if own else ""}
+    columns |= {"personal": personal.label if personal else "", "loss": "training loss", "drift": "drift ‖Δ‖"}
+    columns |= {"agreement": "agreement", "rounds": "rounds"}
+    columns = {key: label for key, label in columns.items() if any(key in row for row in rows.values())}
     table = [
         [
             called[int(c)] if c.isdecimal() and int(c) < len(called) else c,
-            *(_shown(rows[c].get(k)) for k in (*keys, "rounds")),
+            *(_shown(rows[c].get(key)) for key in columns),
         ]
         for c in worst[:CLIENTS]
     ]
-    some = f"the {CLIENTS} worst of {len(rows):,}" if len(rows) > CLIENTS else "the worst served first"
+    order = "the worst served" if own else "the largest drift"
+    some = f"{order} of {len(rows):,} first, {CLIENTS} are shown" if len(rows) > CLIENTS else f"{order} first"
     notes = ["drift: mean norm of the client's updates. agreement: mean cosine to the other updates of its round."]
     drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="") if rows else ""
     if drifting and own:
         names_of = [called[int(c)] if c.isdecimal() and int(c) < len(called) else c for c in (worst[0], drifting)]
         notes.insert(0, f"Served worst: client {names_of[0]}. Drifts most: client {names_of[1]}.")
-    return Sheet(f"Clients, {some}", columns, {"": table}, notes)
+    return Sheet(f"Clients, {some}", list(columns.values()), {"": table}, notes)
 
 
 def _mix(run: RunResult, rows: dict[str, dict[str, Any]]) -> None:
@@ -161,7 +155,7 @@ def _mix(run: RunResult, rows: dict[str, dict[str, Any]]) -> None:
         top = [int(c) for c in held.argsort()[::-1][:CLASSES] if held[c]]
         about = rows.setdefault(str(client), {})
         about.setdefault("samples", total)
-        about["mix"] = ", ".join(f"{classes[c] if c < len(classes) else c} {held[c] / total:.0%}" for c in top)
+        about["mix"] = ", ".join(f"{classes[c] if c < len(classes) else c}: {held[c] / total:.0%}" for c in top)
 
 
 def _shown(value: Any) -> str:

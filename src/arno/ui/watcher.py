@@ -14,6 +14,15 @@ from ..analysis.entry import Entry
 PAUSE, SHARE = 0.6, 10
 
 
+def public(name: str) -> str:
+    """The name of an entry on the page: bytes that are no text are written as \\udcff, so that an address can hold it.
+
+    >>> public("runs/a"), public("a\\udcff")
+    ('runs/a', 'a\\\\udcff')
+    """
+    return name.encode(errors="backslashreplace").decode()
+
+
 class Watcher:
     """The entries of a folder as they are now; several connections share one."""
 
@@ -36,6 +45,11 @@ class Watcher:
             running = [name for name, entry in self.catalogue.entries.items() if entry.status == "running"]
             known = [name for name in names if name in self.catalogue.entries]
             return self.catalogue.again({*running, *known})
+
+    def called(self, names: Iterable[str]) -> list[str]:
+        """The names of the entries that have these names on the page; a name of no entry stays as it is."""
+        odd = {public(name): name for name in self.catalogue.entries if not name.isascii()}
+        return [odd.get(name, name) for name in names]
 
     def paths(self, names: Iterable[str]) -> list[Path]:
         """The folders of the named entries; a name that is no entry is left out, so nothing else can be named."""
