@@ -76,6 +76,7 @@ def write(rows: dict[tuple[float, str], list[dict[str, float]]]) -> None:
         "",
         "`python benchmarks/studies/power_of_choice.py` writes this page. The settings beyond the defaults:",
         f"`{' '.join(SETTINGS)}`, seeds {', '.join(map(str, SEEDS))}.",
+        "Nothing is tuned: all strategies have these settings.",
         "",
         "Test accuracy, mean over the last ten of 400 rounds; ours as mean ± standard deviation over three seeds,",
         "beside a published reproduction of Cho, Wang, Joshi (arXiv:2010.01243) with one seed. Its settings name",

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from arno import Comparison
+from arno.analysis.budget import unequal_searches
 from arno.analysis.order import Order, order
 from arno.analysis.statistics import differences, summary
 from arno.analysis.tuning import Tuned, Tuning
@@ -112,7 +113,8 @@ def survived(before: dict[tuple[str, str, str], int], after: dict[tuple[str, str
         f"Of {len(both)} pairs of methods in the four settings, the comparison with default settings calls {len(sure)} "
         f"different. After tuning, {len(kept)} of these verdicts remain, {len(sure) - len(kept) - len(turned)} are no "
         f"longer there (the interval contains 0), and {len(turned)} are reversed. {len(new)} pairs that were not "
-        "different with default settings are different after tuning."
+        "different with default settings are different after tuning. The intervals are not corrected: of "
+        f"{len(both)} pairs without any difference, about {len(both) / 20:.0f} would be called different by chance."
     ]
     if turned:
         each = [f"{better(key, before)} over {worse(key, before)} on {key[0]}" for key in turned]
@@ -122,6 +124,38 @@ def survived(before: dict[tuple[str, str, str], int], after: dict[tuple[str, str
         mine = [f"{better(k, before)} over {worse(k, before)} ({k[0]})" for k in against if k in chosen]
         lines.append(f"Verdicts about FedAvg that {title}: {'; '.join(mine) or 'none'}.")
     return lines
+
+
+def changed(plain: Comparison, found: Comparison) -> str:
+    """Whether tuning raised the scores: per method and setting, paired by seed."""
+    before, after = plain.finals(), found.finals()
+    told: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    lower = 0
+    for place in found.places:
+        for name in METHODS:
+            old, new = before.get(f"{name} {place}"), after.get(f"{name} {place}")
+            if old and new:
+                gap = summary(differences(new, old))
+                lower += gap.mean < 0
+                sign = 1 if gap.low > 0 else -1 if gap.high < 0 else 0
+                told[sign].append(f"{name} on {place} ({gap.mean:+.3f})")
+    return (
+        f"Of {sum(map(len, told.values()))} scores (nine methods, four settings), tuning raises {len(told[1])} with a "
+        f"paired 95 % interval that excludes 0, and lowers {len(told[-1])}"
+        f"{': ' + '; '.join(told[-1]) if told[-1] else ''}. {lower} means are lower than with default settings. The "
+        "search has one seed, so one partition and one draw of the cohorts, and sixteen trials: what is best there is "
+        "not always better on the five other partitions of the comparison."
+    )
+
+
+def profile(before: Order, after: Order) -> str:
+    """A table: the rank of each method in each setting with default settings and tuned, and the means of both."""
+    rows = []
+    for name in after.names:
+        both = [f"{a} → {b}" for a, b in zip(before.ranks[name], after.ranks[name], strict=True)]
+        means = [sum(found.ranks[name]) / len(found.places) for found in (before, after)]
+        rows.append([name, *both, f"{means[0]:.1f} → {means[1]:.1f}"])
+    return text_table(["method", *after.places, "mean"], rows)
 
 
 def better(key: tuple[str, str, str], verdict: dict[tuple[str, str, str], int]) -> str:
@@ -195,11 +229,17 @@ def picture(before: Order, after: Order, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def spent(searches: dict[str, Tuning]) -> list[str]:
+    """Unequal budgets of the searches."""
+    return [f"{name}, {line}" for name, one in searches.items() for line in unequal_searches(one)]
+
+
 def write(plain: Comparison, found: Comparison, searches: dict[str, Tuning]) -> None:
     """The page and its picture."""
     before, after, orders = verdicts(plain), verdicts(found), [order(plain), order(found)]
     if orders[0] and orders[1]:
         picture(orders[0], orders[1], PAGE.with_suffix(".png"))
+    remain = survived(before, after)
     lines = [
         "# Tuned and untuned verdicts",
         "",
@@ -219,8 +259,15 @@ def write(plain: Comparison, found: Comparison, searches: dict[str, Tuning]) -> 
         "mean and 95 % interval over five seeds. ▲ ▼: better or worse than FedAvg, the paired 95 % interval of the "
         "difference excludes 0 (not corrected for the number of pairs).",
         "",
+        remain[0],
+        "",
         "![Ranks of the methods](tuned.png)",
         "",
+        *(
+            ["Ranks by the mean, default settings → tuned:", "", profile(orders[0], orders[1]), ""]
+            if all(orders)
+            else []
+        ),
         "## Default settings",
         "",
         scores(plain, before),
@@ -233,18 +280,28 @@ def write(plain: Comparison, found: Comparison, searches: dict[str, Tuning]) -> 
         *([orders[1].sentence(), ""] if orders[1] else []),
         "## Which verdicts remain",
         "",
-        *(line for text in survived(before, after) for line in (text, "")),
+        *(line for text in remain[1:] for line in (text, "")),
         house(found, after, orders[1]),
+        "",
+        "## What tuning changed",
+        "",
+        changed(plain, found),
         "",
         "## What the search chose",
         "",
         chosen(searches),
         "",
+        "The first eight trials of a search are random and depend on the method and the skew only: where a method has "
+        "the same settings on both data sets, one of these trials was the best.",
+        "",
         "## What the search cost",
         "",
-        "Over the four settings. SCAFFOLD sends a second vector, so that its uploads are twice as large.",
+        "Over the four settings. Trials, rounds and local steps are equal; uploads and seconds are not: SCAFFOLD sends "
+        "a second vector, QRMix the eigenvectors of its last layer, and both are part of what these methods cost.",
         "",
         costs(searches),
+        "",
+        *(f"- {line}" for line in spent(searches)),
     ]
     PAGE.write_text("\n".join(lines) + "\n")
 

@@ -227,10 +227,17 @@ def test_a_trial_whose_worker_is_killed_is_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_method_that_always_fails_stops_the_search(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def factory(*, a: float = 1.0):\n    raise RuntimeError('broken')\n")
+    factory = "def factory(*, a: float = 1.0):\n    return [Breaks()]\n"
+    part = "class Breaks(Part):\n    def finish(self, t, v):\n        raise RuntimeError('broken')\n"
+    early = "def early(*, a: float = 1.0):\n    raise RuntimeError('broken')\n"
+    (tmp_path / "mine.py").write_text(f"from arno import Part\n{factory}{part}{early}")
     words = ["method=custom", f"method.target={tmp_path / 'mine.py'}:factory", *SMALL[1:]]
     with pytest.raises(ArnoError, match=r"all trials 1 to 3 failed; the first one: .*broken"):
         arno.tune(*words, out=tmp_path / "out", trials=3)
+    words[1] = words[1].replace(":factory", ":early")
+    with pytest.raises(ArnoError, match=r"search for custom: RuntimeError: broken"):
+        arno.tune(*words, out=tmp_path / "early", trials=3)
+    assert not (tmp_path / "early" / "search").exists()
 
 
 @pytest.mark.usefixtures("here")
@@ -331,6 +338,15 @@ def test_the_command_shows_the_search(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--trials", "1"], "at least two"),
         (["--search-seeds", "0..5"], "uses seed 0, 1, 2 too"),
         (["data.val=0"], "validation data, and there are none"),
+        (["local.lr=0.1,log(0.5, 1)"], "is a range in a list of values"),
+        (["local.lr=linear(-1, 1)"], "above 0; change the range"),
+        (["local.epochs=linear(1, 3)"], "whole number and at least 1; write int(1, 10)"),
+        (["local.batch_size=any(8, full)"], "it must be a number"),
+        (["method=fedprox", "method.mu=linear(-1, 1)"], "at least 0; change the range"),
+        (["participation=linear(0.1, 1)"], "participation is not searched"),
+        (["method=fedavg,fedprox", "fedprox.rounds=int(10, 400)"], "fedprox.rounds is not searched"),
+        (["method=fedavg,fedprox", "fedprox.data.val=any(0.1, 0.2)"], "fedprox.data.val is not searched"),
+        (["seed=1000"], "try --search-seeds 1001"),
     ],
 )
 def test_mistakes(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,11 +36,14 @@ from .settings import COMMON, registry
 problems = Registry("problem", "arno.config.build")
 
 
-def federation(config: dict[str, Any], parts: Sequence[Part] | None = None) -> Federation:
-    """Build problem, engine, selection and method; `parts` replace the configured method."""
-    problem = make("problem", config["problem"], Problem, config)  # type: ignore[type-abstract]
+def federation(config: dict[str, Any], parts: Sequence[Part] | None = None, on: Problem | None = None) -> Federation:
+    """Build problem, engine, selection and method; `parts` replace the configured method.
+
+    on: a problem that is there already; its clients then train in this process.
+    """
+    problem = on or make("problem", config["problem"], Problem, config)  # type: ignore[type-abstract]
     selection = make("select", config["select"], Part, config["participation"])
-    engine = make("engine", config["engine"], Engine, problem)  # type: ignore[type-abstract]
+    engine = None if on else make("engine", config["engine"], Engine, problem)  # type: ignore[type-abstract]
     local = config["local"]
     chosen = method(config) if parts is None else list(parts)
     return Federation(

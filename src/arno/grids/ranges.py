@@ -10,15 +10,31 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..config import settings as configs
 from ..config.lists import values
 from ..errors import ArnoError
+from .grid import after_method, own_key
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 #: Settings of the problem, of the budget and of the machine.
-FIXED = {"problem", "data", "task", "partition", "clients", "rounds", "seed", "eval", "checkpoint", "engine", "state"}
-FIXED |= {"device", "dtype", "load", "track", "out", "target", "metric", "test", "on_divergence", "on_client_error"}
+FIXED = {"problem", "data", "task", "partition", "clients", "participation", "rounds", "seed", "eval", "checkpoint"}
+FIXED |= {
+    "engine",
+    "state",
+    "device",
+    "dtype",
+    "load",
+    "track",
+    "out",
+    "target",
+    "metric",
+    "test",
+    "on_divergence",
+    "on_client_error",
+}
 #: A value this near to an end of its range, as a share of the range, lies at the border.
 BORDER = 0.05
+#: Where a value between the ends is tried: near the lower end three digits have a fraction.
+NEAR = 0.06
 
 
 @dataclass(frozen=True)
@@ -77,9 +93,16 @@ class Range:
         return FloatDistribution(self.low, self.high, log=self.scale == "log")
 
     def examples(self) -> list[str]:
-        """Values at the ends of the range, or all values of a list, as a run takes them."""
-        ends = self.options or (self.low, self.high)
-        return [configs.written(int(x) if self.scale == "int" else x) for x in ends]
+        """Values at the ends of the range and one between them, or all values of a list, as a run takes them.
+
+        >>> Range.of("linear(1, 3)").examples(), Range.of("int(1, 3)").examples()
+        (['1.0', '3.0', '1.12'], ['1', '3'])
+        """
+        if self.scale in ("any", "int"):
+            return [configs.written(x) for x in self.options or (int(self.low), int(self.high))]
+        ratio = self.high / self.low if self.scale == "log" else 1.0
+        between = self.low * ratio**NEAR if self.scale == "log" else self.low + NEAR * (self.high - self.low)
+        return [configs.written(self.low), configs.written(self.high), self.written(between)]
 
     def accepts(self, value: Any) -> bool:
         """Whether a value, as Optuna chose it, lies in the range."""
@@ -123,10 +146,29 @@ def ranges_in(words: list[str]) -> tuple[dict[str, Range], list[str]]:
         key, _, value = word.lstrip("+").partition("=")
         several = Range.of(value)
         if several is None:
+            refuse_mixed(word, value)
             rest.append(word)
-        elif key in configs.GROUPS or key.split(".")[0] in FIXED:
-            rule = f"{key} is not searched: all trials have the same problem and the same number of rounds"
+        elif fixed(key):
+            rule = f"{key} is not searched: all trials have the same problem, cohorts and number of rounds"
             raise ArnoError(word, rule, f"list values with commas to compare within each: {key}=a,b")
         else:
             found[key] = several
     return found, rest
+
+
+def refuse_mixed(word: str, value: str) -> None:
+    """Refuse a list of which an entry is a range."""
+    for each in values(value):
+        if Range.of(each) is not None:
+            raise ArnoError(word, f"{each.strip()} is a range in a list of values", "give one range, or values only")
+
+
+def fixed(key: str) -> bool:
+    """Whether a setting is not searched, also after the name of a method.
+
+    >>> fixed("rounds"), fixed("fedprox.rounds"), fixed("fedprox.mu"), fixed("local.epochs")
+    (True, True, False, False)
+    """
+    method = key.partition(".")[0]
+    bare = own_key(key, method) if after_method(key, {*configs.registry("method").names(), "custom"}) else key
+    return bare in configs.GROUPS or bare.split(".")[0] in FIXED

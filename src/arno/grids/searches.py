@@ -33,7 +33,7 @@ from .display import display
 from .grid import Cell
 from .ranges import Range
 from .search import BATCH, Search, Trial, repair_storage, rungs
-from .spaces import method_of
+from .spaces import method_of, refuse_values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,8 @@ class Plan:
         both = sorted({numbers[seed] for seed in values(self.seeds)} & {numbers[seed] for seed in final})
         if both:
             rule = f"the comparison uses seed {', '.join(map(str, both))} too, and settings are chosen on other seeds"
-            raise ArnoError(f"--search-seeds {self.seeds}", rule, f"try --search-seeds {SEARCH_SEEDS}")
+            free = next(seed for seed in range(int(SEARCH_SEEDS), 2**31) if seed not in {numbers[one] for one in final})
+            raise ArnoError(f"--search-seeds {self.seeds}", rule, f"try --search-seeds {free}")
 
 
 class Searching:
@@ -91,7 +92,10 @@ class Searching:
         self.groups, self.out, self.plan, self.workers, self.console = groups, out, plan, workers, console
         self.seeds = list(values(plan.seeds))
         self.base = list(resolve(groups))
-        self.metric = objective(groups, self.base)
+        problems = problems_of(self.base)
+        self.metric = objective(groups, self.base, problems)
+        for cell, space, problem in zip(groups, spaces, problems, strict=True):
+            refuse_values(cell, space, problem)
         self.steps = [rungs(c["rounds"], c["eval"]["every"]) if plan.prune else [c["rounds"]] for c in self.base]
         recorded = self._recorded(spaces)
         self.searches = [
@@ -259,27 +263,37 @@ def _refuse_broken(searches: Sequence[Search], asked: Sequence[Sequence[Trial]])
             raise ArnoError(f"search for {search.name}", rule, "correct the settings or the ranges")
 
 
-def objective(groups: Sequence[Cell], base: Sequence[Config]) -> Metric:
+def problems_of(base: Sequence[Config]) -> list[Problem]:
+    """The problem of each configuration; equal ones are built once."""
+    found: dict[str, Problem] = {}
+    out = []
+    for config in base:
+        parts = [config[key] for key in ("problem", "data", "task", "partition", "model", "clients", "eval", "dtype")]
+        key = json.dumps(parts, sort_keys=True, default=str)
+        if key not in found:
+            found[key] = configs.registry("problem").build(config["problem"], config)
+        out.append(found[key])
+    return out
+
+
+def objective(groups: Sequence[Cell], base: Sequence[Config], problems: Sequence[Problem]) -> Metric:
     """The score that chooses the settings: on validation data, never on test data."""
-    found: dict[str, Metric] = {}
-    for cell, config in zip(groups, base, strict=True):
+    names = dict[str, Metric]()
+    for cell, config, problem in zip(groups, base, problems, strict=True):
         own = configs.registry("method").info(method_of(cell)).get("family") == "personal"
         if own and config["data"].get("client_val") is None:
             rule = "its clients have models of their own, and their own validation samples choose its settings"
             raise ArnoError(f"method={method_of(cell)}", rule, "add data.client_val=0.2")
-        key = json.dumps([config["problem"], config["data"], config["task"]], sort_keys=True, default=str)
-        if key not in found:
-            found[key] = chooses(config)
-    names = {metric.name for metric in found.values()}
+        metric = chooses(config, problem)
+        names[metric.name] = metric
     if len(names) > 1:
         rule = "the scores of the settings differ, and one search has one score"
         raise ArnoError(", ".join(sorted(names)), rule, "tune them in two searches")
-    return next(iter(found.values()))
+    return next(iter(names.values()))
 
 
-def chooses(config: Config) -> Metric:
+def chooses(config: Config, problem: Problem) -> Metric:
     """The score of one problem that chooses settings."""
-    problem: Problem = configs.registry("problem").build(config["problem"], config)
     if problem.selects is not None:
         return problem.selects
     free = [metric for metric in problem.metrics if not metric.split and not metric.clients]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..config import settings as configs
-from ..errors import ArnoError
+from ..config.build import federation
+from ..errors import ArnoError, described
 from .compare import composed
 from .grid import Cell, after_method, own_key, refuse_key
 from .ranges import Range
+
+if TYPE_CHECKING:
+    from ..core.contracts import Problem
+    from .cells import Config
 
 #: The range of a setting that every method has, unless a range or a value is given.
 LEARNING_RATE = ("local.lr", "log(0.001, 1)")
@@ -29,7 +35,7 @@ def spaces(groups: Sequence[Cell], ranges: Mapping[str, Range], given: Sequence[
         names = ", ".join(dict.fromkeys(cell.name for cell in groups))
         raise ArnoError(names, rule, "give a range, as local.lr='log(0.001, 1)'; or use arno compare")
     for cell, space in zip(groups, found, strict=True):
-        check(cell, space)
+        list(examples(cell, space))
     return found
 
 
@@ -70,11 +76,24 @@ def declared_range(name: str, text: str) -> Range:
     return found
 
 
-def check(cell: Cell, space: Mapping[str, Range]) -> None:
-    """Refuse unknown settings and values of the wrong type before anything is trained."""
+def examples(cell: Cell, space: Mapping[str, Range]) -> Iterator[Config]:
+    """Configurations with values of the ranges; refuses unknown settings and values of the wrong type."""
     several = {key: one.examples() for key, one in space.items()}
     for i in range(max(map(len, several.values()), default=0)):
-        composed(cell, [f"{key}={values[i % len(values)]}" for key, values in several.items()])
+        yield composed(cell, [f"{key}={values[i % len(values)]}" for key, values in several.items()])
+
+
+def refuse_values(cell: Cell, space: Mapping[str, Range], problem: Problem) -> None:
+    """Refuse ranges with values that a method or a client refuses, before anything is trained."""
+    for config in examples(cell, space):
+        try:
+            federation(config | {"state": "memory"}, on=problem)
+        except ArnoError as error:
+            value, rule, *_ = error.args
+            remedy = "write int(1, 10)" if "whole number" in rule else "change the range"
+            raise ArnoError(f"search for {cell.name}: {value}", rule, remedy) from error
+        except Exception as error:  # of a user's own method
+            raise ArnoError(f"search for {cell.name}", described(error), "correct the method or the ranges") from error
 
 
 def method_of(cell: Cell) -> str:
