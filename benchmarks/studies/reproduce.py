@@ -95,7 +95,7 @@ def page(figures: list[Figure], runs: Path) -> str:
         '"arno reproduce: published figures" and "softmax without bias") and were not changed after it. A figure is',
         "reproduced if the mean over the seeds lies in the band of every check. EMNIST was not at hand: the figures of",
         "SCAFFOLD's tables run on Fashion-MNIST and test order and shape.",
-        "Nothing was tuned for this page: settings are those of the sources, and each figure names those that are ours.",
+        "Nothing was tuned for this page: settings are those of the sources, and each figure names those of ours.",
         "",
         "| figure | source | checks that hold | verdict |",
         "| --- | --- | --- | --- |",
