@@ -12,6 +12,7 @@ from arno.core.layout import flatten
 from arno.kernels.choose import choose, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.stacked import Batch, StackedProgram, stacked_program
+from arno.kernels.written import program_of
 from arno.tasks.classification import Classification
 
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -315,3 +316,23 @@ def test_the_layout_of_images_follows_from_what_is_computed():
     assert choose(patches, (3, 9, 9), None).channels_last
     grouped = Net(lambda net, x: net.l0(F.group_norm(net.c(x), 2).flatten(1)), c=nn.Conv2d(3, 4, 3), **linear(144, 3))
     assert not choose(grouped, (3, 8, 8), None).channels_last
+
+
+def test_convolutions_that_are_no_chain_are_left_to_autograd_unchecked(monkeypatch):
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Linear(4 * 36, 3)
+
+        def forward(self, x):
+            z = torch.relu(self.norm(self.first(x)))
+            return self.head((z + x).flatten(1))
+
+    def compare(*given):
+        raise AssertionError("a program was checked that is not used")
+
+    monkeypatch.setattr("arno.kernels.written._compare", compare)
+    choice = choose(Shortcut(), (1, 6, 6), None)
+    assert (choice.name, choice.channels_last, choice.graph) == ("autograd", False, None)
+    assert "convolutions" in choice.reason
+    assert program_of(nn.Linear(6, 3), torch.randn(2, 6)) == (None, "its recording failed: AssertionError")

@@ -61,12 +61,13 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
         return Choice("autograd", f"the network has more than {LARGE:,} parameters", channels_last=last)
     if x is None:
         x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
-    graph, why = program_of(module, x)
+    names = [name for name, _ in module.named_parameters()]
+    graph, why = program_of(module, x, lambda graph: unchained(graph, names))
     last = wants_channels_last(module, channels_last, graph)
-    if graph is None:
+    if graph is None or why:
         return Choice("autograd", f"the network runs as it is: {why}", channels_last=last)
     small = max(multiplications(graph), sum(p.numel() for p in module.parameters())) <= SMALL
-    chain = chain_of(graph, [name for name, _ in module.named_parameters()])
+    chain = chain_of(graph, names)
     if chain is not None and activation_of(chain) is not None:
         reason = "the network is a chain of linear layers with one activation"
         return Choice("dense", reason, graph, chain, small, last)
@@ -77,6 +78,16 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
         reason = "convolutions in channels_last, and no narrow ones with pooling on images of this size"
         return Choice("autograd", reason, graph, chain, channels_last=last)
     return Choice("program", "all operations of the network have written-out gradients", graph, chain, small)
+
+
+def unchained(graph: Graph, parameters: Sequence[str]) -> str:
+    """Why a network that convolves images is left to autograd; empty for chains of known layers and other networks.
+
+    Nearly all its time is in the convolutions, which are the same operations for autograd and for a program. So a
+    program is not faster, and to check one takes several passes forward and back before the first round.
+    """
+    left = any(map(convolves, graph.operations)) and chain_of(graph, parameters) is None
+    return "nearly all its time is in convolutions of images, which autograd computes as fast" if left else ""
 
 
 def multiplications(graph: Graph) -> float:

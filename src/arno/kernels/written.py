@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 
 import torch
@@ -74,22 +74,40 @@ class IntoBuffer(Into):
         self.views[name].copy_(delta)
 
 
-def program_of(module: nn.Module, x: Tensor) -> tuple[Graph | None, str]:
-    """What a network computes on samples like `x`, checked; or None and the reason why it runs as it is."""
+class NotChecked(Exception):
+    """A recording whose program would not be used, and why."""
+
+    def __init__(self, graph: Graph, reason: str) -> None:
+        super().__init__(reason)
+        self.graph = graph
+
+
+def no_reason(graph: Graph) -> str:
+    """The program of any recording is used."""
+    return ""
+
+
+def program_of(module: nn.Module, x: Tensor, unused: Callable[[Graph], str] = no_reason) -> tuple[Graph | None, str]:
+    """What a network computes on samples like `x`, checked; with a reason: not checked, or None, and it runs as it is.
+
+    unused: why the program of a recording would not be used, so that it need not be checked; empty if it would.
+    """
     if hooked(module):
         return None, "it has hooks"
     if any(True for _ in module.buffers()):
         return None, "it has buffers"
     try:
         with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
-            return _checked(deepcopy(module), x), ""
+            return _checked(deepcopy(module), x, unused), ""
+    except NotChecked as error:
+        return error.graph, str(error)
     except NotRecorded as error:
         return None, str(error)
     except (Exception, SystemExit) as error:  # whatever the code of a network raises
         return None, f"its recording failed: {type(error).__name__}"
 
 
-def _checked(module: nn.Module, x: Tensor) -> Graph:
+def _checked(module: nn.Module, x: Tensor, unused: Callable[[Graph], str]) -> Graph:
     """The graph of a network; raises `NotRecorded` unless its program has the outputs and gradients of the network."""
     held = list(module.named_parameters(remove_duplicate=False))
     if len({id(p) for _, p in held}) != len(held):
@@ -100,6 +118,8 @@ def _checked(module: nn.Module, x: Tensor) -> Graph:
     before, graphs = state(module), list[Graph]()
     for n in (*SIZES, SIZES[0]):
         graphs.append(record(module, samples(x, n)))
+        if reason := unused(graphs[-1]):
+            raise NotChecked(graphs[-1], reason)
         _compare(module, graphs[-1], samples(x, n))
     if state(module) != before:
         raise NotRecorded("its forward pass changes its state, or draws random numbers of Python or NumPy")
