@@ -47,19 +47,22 @@ class StoppedAtOnce(KeyboardInterrupt):
     """The user asked a second time to stop the run. A client's own KeyboardInterrupt is an error of the client."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ArnoError:
-    """The error for a name that is not registered; it offers the nearest known name.
+def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> ArnoError:
+    """The error for a name that is not registered; it offers the nearest known name, or `see` if there is none.
 
-    >>> str(unknown("method", "fedpox", ["fedavg", "fedprox"]))
-    "unknown method 'fedpox': known are fedavg, fedprox; did you mean 'fedprox'?"
+    >>> str(unknown("method", "FedPox", ["fedavg", "fedprox"]))
+    "unknown method 'FedPox': known are fedavg, fedprox; did you mean 'fedprox'?"
     """
     from difflib import get_close_matches  # on demand: `arno --help` must answer at once
 
     names = sorted(known)
     name = name if len(name) <= 100 else name[:99] + "…"
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    group = name.partition(".")[0] + "."
+    same = len(group) * all(one.startswith(group) for one in names)  # the `data.` of all keys of a group says nothing
+    small = {one[same:].lower(): one for one in names}
+    near = [small[one] for one in get_close_matches(name[same:].lower(), small, n=1, cutoff=0.5)]
     rule = f"known are {', '.join(names)}" if 0 < len(names) <= 16 else f"it is none of the {len(names)} known ones"
-    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else "")
+    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else see)
 
 
 def need(extra: str, package: str) -> ArnoError:

@@ -88,7 +88,8 @@ class Registry:
         if name not in self._factories and name in self._homes:
             importlib.import_module(self._homes[name])
         if name not in self._factories:
-            raise unknown(self.group, name, [*self.names(), "custom"])
+            listed = {"method": "arno methods", "data": "arno data"}.get(self.group)
+            raise unknown(self.group, name, [*self.names(), "custom"], f"{listed} lists them" if listed else "")
         return self._factories[name]
 
     def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:

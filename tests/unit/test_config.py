@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arno.config import meanings
 from arno.config.settings import (
+    COMMON,
     GROUPS,
-    MEANINGS,
     as_overrides,
     compose,
     describe,
@@ -198,8 +200,57 @@ def test_a_limit_works_for_data_of_ones_own():
 
 
 def test_what_other_frameworks_call_a_setting_is_none_of_ours():
-    ours = {key for key, *_ in describe()} | {"data.root", "engine.workers"}
-    assert set(MEANINGS) <= ours
-    others = [name for names in MEANINGS.values() for name in names]
+    ours = {key for key, *_ in describe()}
+    ours |= {f"{group}.{key}" for group in GROUPS for one in registry(group).names() for key in settings_of(group, one)}
+    assert set(meanings.MEANINGS) <= ours
+    others = [name for names in [*meanings.MEANINGS.values(), *meanings.INSTEAD] for name in names]
     assert len(set(others)) == len(others)
     assert not ours & set(others)
+
+
+def settings_of(group, name):
+    return [*registry(group).settings(name), *COMMON.get(group, ())]
+
+
+def test_what_others_call_a_choice_is_none_of_ours():
+    for group, others in meanings.CHOICES.items():
+        ours = set(registry(group).names())
+        assert set(others) <= ours
+        names = [name for listed in others.values() for name in listed]
+        assert len(set(names)) == len(names)
+        assert not ours & set(names)
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("learning_rate=0.1", "try local.lr=0.1"),
+        ("local_learning_rate=0.1", "try local.lr=0.1"),
+        ("max_epochs=3", "try local.epochs=3"),
+        ("central_num_iterations=3", "try rounds=3"),
+        ("server-app.num-rounds=3", "try rounds=3"),
+        ("num_clients_per_round=5", "try participation=0.25 for 5 of 20 clients"),
+        ("optimizer=adam", "write method=fedadam"),
+        ("loss=ce", "the loss follows from the task"),
+        ("hydra.run.dir=x", "try out=FOLDER"),
+        ("gpus=1", "try device=cuda"),
+        ("iid=true", "try partition=iid"),
+        ("method.proximal_mu=0.1", "try method.mu=0.1"),
+        ("data=MNIST", "try data=mnist"),
+        ("method=Fed-Avg", "try method=fedavg"),
+        ("partition=non-iid", "try partition=dirichlet"),
+        ("data=heart.CSV", "try data=table data.path=heart.CSV data.label=COLUMN"),
+        ("model=net.py:Net", "try model=custom model.target=net.py:Net"),
+        ("time_budget=60", "see arno run --help"),
+        ("method=zzzzzzzz", "arno methods lists them"),
+    ],
+)
+def test_what_other_frameworks_say_is_answered_with_ours(word, remedy):
+    with pytest.raises(ArnoError, match=re.escape(remedy)):
+        compose([word])
+
+
+def test_every_remedy_for_a_setting_can_be_followed():
+    for ours, others in meanings.MEANINGS.items():
+        error = meanings.meant(others[0], "1", owned=False)
+        assert str(error).endswith(f"try {ours}=1")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from ..config.meanings import command as meant
 from ..errors import ArnoError, described, own_frames, unknown
 from ..version import __version__
 from .parser import Parser
@@ -107,7 +108,7 @@ def dispatch(arguments: list[str]) -> int:
     """Find the command and run it."""
     parser = Parser(
         prog="arno",
-        description="Federated optimisation under heterogeneous data.",
+        description="Which federated learning method works on data split like mine, and am I sure?",
         epilog="commands\n" + "".join(f"  {name:<12}{text}\n" for name, text in COMMANDS.items()) + "\n" + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="arno COMMAND [key=value ...] [--help]",
@@ -120,6 +121,6 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        raise unknown("command", command, COMMANDS)
+        raise meant(command) or unknown("command", command, COMMANDS, "see arno --help")
     status: int = import_module(f"{__name__}.{command}").main(rest)
     return status

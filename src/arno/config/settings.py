@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import limits
 from ..errors import ArnoError, unknown
 from ..registry import Registry
+from . import meanings
 
 
 def setting(default: Any, text: str) -> Any:
@@ -127,31 +128,6 @@ FREE = (
     "engine.timeout",
     "engine.workers",
 )
-
-
-#: Settings as other frameworks call them.
-MEANINGS = {
-    "local.lr": ("learning_rate", "client_lr", "local_lr", "eta", "step_size"),
-    "local.lr_decay": ("learning_rate_decay", "gamma"),
-    "local.epochs": ("local_epochs", "num_epochs", "n_epochs", "client_epochs", "local_ep"),
-    "local.batch_size": ("batch", "batchsize", "bs", "local_bs", "local_batch_size"),
-    "local.weight_decay": ("wd", "l2"),
-    "local.clip": ("max_grad_norm", "grad_clip", "clip_norm"),
-    "server_lr": ("server_learning_rate", "global_lr", "eta_g"),
-    "clients": ("num_clients", "n_clients", "num_users", "total_clients"),
-    "participation": ("fraction", "frac", "fraction_fit", "client_fraction", "sample_rate", "join_ratio", "cohort"),
-    "rounds": ("num_rounds", "n_rounds", "comm_round", "communication_rounds", "global_rounds", "global_epochs"),
-    "method": ("algorithm", "algo", "strategy", "aggregator", "optimizer"),
-    "data": ("dataset", "dataset_name"),
-    "data.root": ("data_dir", "data_path", "dataset_dir"),
-    "model": ("network", "net", "arch", "architecture", "model_name"),
-    "device": ("gpu", "cuda"),
-    "seed": ("random_seed", "random_state"),
-    "engine.workers": ("num_workers", "n_jobs", "processes"),
-    "out": ("output", "output_dir", "save_dir", "log_dir", "run_dir"),
-    "track": ("logger", "wandb", "mlflow", "tensorboard"),
-    "eval.every": ("eval_gap", "eval_every", "eval_interval", "test_interval"),
-}
 
 
 def registry(group: str) -> Registry:
@@ -336,7 +312,10 @@ def _kind(group: str, given: Sequence[tuple[str, Any]]) -> str:
     if chosen and not isinstance(chosen[-1], str):
         raise ArnoError(f"{group} = {chosen[-1]}", "a group is chosen by name", f"write {group}=NAME")
     kind = chosen[-1] if chosen else "natural" if group == "partition" and _natural(given) else getattr(Config, group)
-    return RENAMED.get((group, kind), kind)
+    kind = RENAMED.get((group, kind), kind)
+    if kind not in (names := registry(group).names()) and (error := meanings.choice(group, kind, names)):
+        raise error
+    return kind
 
 
 def _natural(given: Sequence[tuple[str, Any]]) -> bool:
@@ -421,7 +400,7 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
             raise KeyError(key)
         OmegaConf.update(config, key, value, merge=False)
     except KeyError:
-        raise _unknown_key(config, key) from None
+        raise _unknown_key(config, key, written(value)) from None
     except Exception as error:  # of OmegaConf or of its parser
         what = limits.shortened(f"{key} = {written(value)}")
         raise ArnoError(what, _rule(error), "see arno run --help") from error
@@ -436,12 +415,11 @@ def _has(config: DictConfig, key: str) -> bool:
     return True
 
 
-def _unknown_key(config: DictConfig, key: str) -> ArnoError:
+def _unknown_key(config: DictConfig, key: str, value: str) -> ArnoError:
     known = [k.removesuffix(".kind") for k, _ in flat(plain(config))]
-    leaf = key.rpartition(".")[2].lower().replace("-", "_")
-    meant = next((ours for ours, others in MEANINGS.items() if leaf in others), None)
-    if meant is not None and not _owners(leaf):
-        return ArnoError(f"unknown key {key!r}", f"the setting is called {meant}", f"try {meant}=...")
+    error = meanings.meant(key, value, bool(_owners(meanings.plain(key.rpartition(".")[2]))))
+    if error is not None:
+        return error
     group = key.split(".")[0]
     if group in GROUPS:
         mine = [k for k in known if k.startswith(f"{group}.")]
@@ -459,7 +437,7 @@ def _unknown_key(config: DictConfig, key: str) -> ArnoError:
         if inside:
             tries = " or ".join(f"{one}=..." for one in inside[:4])
             return ArnoError(f"unknown key {key!r}", "a setting is written with its group", f"try {tries}")
-    return unknown("key", key, known)
+    return unknown("key", key, known, "see arno run --help")
 
 
 def _owners(key: str) -> list[str]:
