@@ -21,6 +21,7 @@ from arno.config import settings as configs
 from arno.grids import tune
 from arno.grids.this_process import ThisProcess
 from arno.records.folder import RunFolder
+from arno.records.lock import holder
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
 
@@ -164,6 +165,12 @@ def test_the_search_of_a_tuning(visit: Visit) -> None:
     figures = page.locator("#search figure")
     assert figures.count() >= 2
     assert figures.first.locator("circle").count() == 4  # the trials
+    assert figures.first.locator("text.tick.middle").all_text_contents() == ["0.001", "0.01", "0.1", "1.0"]
+    figures.first.locator("summary").click()
+    figures.first.locator("table").wait_for()
+    rates = [float(text) for text in figures.first.locator("tbody th").all_inner_texts()]
+    assert rates == sorted(rates)
+    assert 0.001 <= rates[0] <= rates[-1] <= 1.0
     assert visit.curves() == ["fedavg", "scaffold"]
 
 
@@ -280,8 +287,9 @@ def picture(visit: Visit, name: str) -> None:
         visit.page.locator("#folder").evaluate("node => { node.textContent = '/home/me/runs' }")
         if name.startswith("list"):
             visit.page.evaluate("name => [...list.lines.entries()].find(([n]) => n === name)[1].remove()", NAME)
-        if name.startswith("tuned"):
-            visit.page.locator("#search").evaluate("node => node.scrollIntoView()")
+        for view, part in (("tuned", "#search"), ("fedavg", "#facts")):
+            if name.startswith(view):
+                visit.page.locator(part).evaluate("node => node.scrollIntoView()")
         Path(folder).mkdir(parents=True, exist_ok=True)
         visit.page.screenshot(path=Path(folder, f"ui-{wanted[name]}.png"))
 
@@ -293,6 +301,7 @@ def test_a_run_that_is_killed_resumed_elsewhere_and_stopped_while_it_is_watched(
     run = start(path, "rounds=200000")
     other = Visit(chromium, served)
     try:
+        wait_for(lambda: holder(path))
         other.shows("running", "#runs .status")  # the list finds new runs by itself
         page = visit.open("long")  # at once: its first files are being written
         wait_for(lambda: list((path / "checkpoints").glob("*.safetensors")))
@@ -305,6 +314,7 @@ def test_a_run_that_is_killed_resumed_elsewhere_and_stopped_while_it_is_watched(
         visit.shows("stopped: killed", "#live")
         other.shows("stopped: killed", "#runs .status")
         run = command("resume", str(path), "--quiet")
+        wait_for(lambda: holder(path))
         visit.shows("running", "#live")
         visit.shows("running")
         before = recorded(path)
@@ -315,6 +325,7 @@ def test_a_run_that_is_killed_resumed_elsewhere_and_stopped_while_it_is_watched(
         visit.until("document.activeElement.value === 'local_steps'")  # the page was drawn anew; the focus stays
         assert run.wait(timeout=60) == 130  # as after Ctrl-C
         page.locator("[data-act=resume]").click()
+        wait_for(lambda: holder(path))
         visit.shows("running")
         before = recorded(path)
         wait_for(lambda: recorded(path) > before)

@@ -43,7 +43,8 @@ class Entry:
     comparison, its cells that are done and all of them. metric: the name of the first declared score that was recorded,
     with its label, direction and digits; score: its last value; of a comparison, the best mean over seeds, of `best`.
     scores: the last values of all declared scores. started: in seconds since 1970. seconds: how long it took. pace: the
-    seconds of the last round. cells: of a comparison, the folder, the label and the method of each cell.
+    seconds of a round, as a mean since the process began. cells: of a comparison, the folder, the label and the method
+    of each cell.
     """
 
     name: str
@@ -181,7 +182,7 @@ def _run(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> Entry:
         scores=scores,
         started=started,
         seconds=_seconds(path, manifest, started),
-        pace=float(last["seconds"]) if isinstance(last.get("seconds"), int | float) else nan,
+        pace=_pace(path, manifest, started, last),
         tags=_tags(path, files),
     )
 
@@ -373,6 +374,14 @@ def _seconds(path: Path, manifest: Mapping[str, Any], started: float) -> float:
         return float(taken)
     file = path / metrics.NAME
     return nan if isnan(started) or not file.exists() else max(file.stat().st_mtime - started, 0.0)
+
+
+def _pace(path: Path, manifest: Mapping[str, Any], started: float, last: metrics.Row) -> float:
+    """The seconds of a round, what lies between the rounds included; without a start, those of the last one."""
+    rounds = (_whole(last.get("round")) or 0) - (_whole(manifest.get("resumed_after")) or 0)
+    if isnan(started) or rounds < 1:
+        return float(last["seconds"]) if isinstance(last.get("seconds"), int | float) else nan
+    return max((path / metrics.NAME).stat().st_mtime - started, 0.0) / rounds
 
 
 def _time(text: Any) -> float:

@@ -40,6 +40,8 @@ Only records are read. The list is kept in FOLDER/.arno-index.json and read agai
 """
 #: So many lines without --limit; 0 is all.
 LINES = 50
+#: The widest column of names.
+WIDEST = 64
 COLUMNS = ("name", "method", "data", "status", "round", "score", "", "started", "time")
 
 
@@ -116,7 +118,7 @@ def line(catalogue: Catalogue, entry: Entry) -> list[str]:
         entry.method if entry.kind == "run" else f"{entry.kind}: {entry.method}",
         entry.data,
         status,
-        f"{entry.round}/{entry.rounds}{unit}",
+        f"{entry.round}/{entry.rounds}{unit}" if entry.rounds else "–",
         entry.declared().show(entry.score),
         "" if isnan(entry.score) else label,
         when(entry.started),
@@ -151,19 +153,36 @@ def span(seconds: float) -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns; on a terminal, long texts of the method and the data are cut."""
+    """Print rows in columns; on a terminal, long texts of the method and the data are cut.
+
+    A longer name than WIDEST moves only its own line.
+    """
     clean = [[printable(text) for text in row] for row in rows]
     if sys.stdout.isatty():
         clean = [
             [text if i not in (1, 2) or len(text) <= 32 else text[:31] + "…" for i, text in enumerate(r)] for r in clean
         ]
-    widths = [max(len(row[i]) for row in [COLUMNS, *clean]) for i in range(len(COLUMNS))]
+    widths = [max(wide(row[i]) for row in [COLUMNS, *clean]) for i in range(len(COLUMNS))]
+    widths[0] = max(w for w in (wide(row[0]) for row in [COLUMNS, *clean]) if w <= WIDEST)
     for row in [COLUMNS, *clean]:
         cells = [
-            text.rjust(w) if i in (4, 5, 8) else text.ljust(w)
+            " " * (w - wide(text)) + text if i in (4, 5, 8) else text + " " * (w - wide(text))
             for i, (text, w) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
+
+
+def wide(text: str) -> int:
+    """How many columns of a terminal a text takes.
+
+    >>> wide("abc"), wide("実験"), wide("e\u0301")
+    (3, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum((2 if east_asian_width(c) in "WF" else 1) for c in text if not combining(c))
 
 
 def printable(text: str) -> str:

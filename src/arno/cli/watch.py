@@ -74,13 +74,17 @@ def shown(catalogue: Catalogue, entry: Entry) -> Iterator[str]:
     scores = "" if isnan(entry.score) else f"  {entry.label} {entry.declared().show(entry.score)}"
     why = f" ({entry.why})" if entry.why and entry.status != "running" else ""
     left = entry.pace * (entry.rounds - entry.round) if entry.status == "running" and entry.round else float("nan")
-    yield printable(f"{catalogue.folder}  {entry.method} on {entry.data}")[:wide]
-    yield printable(f"{entry.status}{why}  {unit} {entry.round}/{entry.rounds}{scores}")[:wide]
+    what = f"  {entry.method} on {entry.data}" if entry.method else ""
+    yield printable(f"{catalogue.folder}{what}")[:wide]
+    done = f"  {unit} {entry.round}/{entry.rounds}{scores}" if entry.rounds else ""
+    yield printable(f"{entry.status}{why}{done}")[:wide]
     if not sys.stdout.isatty():
         return
-    full = round(part * BAR)
-    rest = "" if isnan(left) else f"  about {span(left)} left"
-    yield f"[{'#' * full}{'.' * (BAR - full)}] {part:4.0%}  {span(entry.seconds)} so far{rest}"[:wide]
+    if entry.rounds:
+        full = round(part * BAR)
+        rest = "" if isnan(left) else f"  about {span(left)} left"
+        took = f"{span(entry.seconds)}{' so far' if entry.status == 'running' else ''}"
+        yield f"[{'#' * full}{'.' * (BAR - full)}] {part:4.0%}  {took}{rest}"[:wide]
     cells = [cell for name, cell in catalogue.entries.items() if name != "."]
     for cell in [cell for cell in cells if cell.status == "running"][:MESSAGES]:
         yield printable("  " + "  ".join(filter(None, line(catalogue, cell)[:7])))[:wide]

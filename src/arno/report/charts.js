@@ -43,6 +43,15 @@ function decades(low, high) {
   return found.length > 1 ? found : ticks(low, high, 6);
 }
 
+// The text of a value of x: the one that the panel gives to it (the learning rate of a trial, say), or the number.
+function named(panel, x) {
+  for (const line of panel.lines) {
+    const j = line.texts ? line.x.indexOf(x) : -1;
+    if (j >= 0) return line.texts[j];
+  }
+  return written(x, inBytes(panel));
+}
+
 const colour = (i) => `var(--c${i % 8})`;
 const dash = (i) => ["none", "7 3", "2 3"][Math.floor(i / 8) % 3];
 const inBytes = (panel) => panel.x.endsWith("bytes");
@@ -82,6 +91,7 @@ function drawLines(figure) {
   const drawn = log ? ys.filter((y) => y > 0) : ys; // the lower edge of a band may be below 0
   const ends = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   let [[x0, x1], [y0, y1]] = [ends(xs), ends(drawn)];
+  if (panel.ticks) [x0, x1] = ends([x0, x1, ...panel.ticks.map(([x]) => x)]);
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
   const room = log ? 0 : (y1 - y0) * 0.04;
@@ -92,9 +102,10 @@ function drawLines(figure) {
     add(svg, "line", { x1: left, x2: right, y1: py(y), y2: py(y), class: "grid" });
     add(svg, "text", { x: left - 8, y: py(y) + 4, class: "tick end" }, written(y));
   }
-  for (const x of ticks(x0, x1, W / 90, panel.x.startsWith("round"))) {
+  const below = ticks(x0, x1, W / 90, panel.x.startsWith("round")).map((x) => [x, written(x, inBytes(panel))]);
+  for (const [x, text] of panel.ticks || below) {
     add(svg, "line", { x1: px(x), x2: px(x), y1: bottom, y2: bottom + 4, class: "axis" });
-    add(svg, "text", { x: px(x), y: bottom + 17, class: "tick middle" }, written(x, inBytes(panel)));
+    add(svg, "text", { x: px(x), y: bottom + 17, class: "tick middle" }, text);
   }
   add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
   add(svg, "text", { x: right, y: H - 4, class: "label end x" }, panel.x);
@@ -122,7 +133,7 @@ function drawLines(figure) {
     const where = lines[first].x[near[first]];
     for (const side of ["x1", "x2"]) cursor.setAttribute(side, px(where));
     const rows = lines.map((l, k) => [l, near[k]]).sort((a, b) => b[0].y[b[1]] - a[0].y[a[1]]);
-    return [px(where), `${panel.x}: ${written(where, inBytes(panel))}`, rows.map(([l, j]) => [colour(l.i), l.name, spread(l, j)])];
+    return [px(where), `${panel.x}: ${named(panel, where)}`, rows.map(([l, j]) => [colour(l.i), l.name, spread(l, j)])];
   }, cursor);
 }
 
@@ -221,7 +232,7 @@ function numbers(figure) {
   };
   if (panel.cells) return fill(`${panel.y} \\ ${panel.x}`, panel.columns, panel.rows.map((name, i) => [name, ...panel.cells[i].map((v, j) => (panel.marks[i]?.[j] ? `${panel.marks[i][j]} (${written(v)})` : written(v)))]));
   const lines = shown(panel), xs = [...new Set(lines.flatMap((l) => l.x))].sort((a, b) => a - b);
-  fill(panel.x, lines.map((l) => l.name), xs.map((x) => [written(x, inBytes(panel)), ...lines.map((l) => (l.x.includes(x) ? spread(l, l.x.indexOf(x)) : "–"))]));
+  fill(panel.x, lines.map((l) => l.name), xs.map((x) => [named(panel, x), ...lines.map((l) => (l.x.includes(x) ? spread(l, l.x.indexOf(x)) : "–"))]));
 }
 
 function legend(figure) {

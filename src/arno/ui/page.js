@@ -240,12 +240,12 @@ function facts() {
     const status = add(found, "dd");
     add(status, "span", { class: `status ${entry.status}` }, state(entry));
     const why = entry.why && entry.why !== "killed" ? ` ${entry.why};` : "", rest = left(entry) === null ? "" : `, about ${span(left(entry))} left`;
-    add(status, "span", {}, `${why} ${entry.kind === "run" ? "round " : ""}${of(entry)}, ${span(entry.seconds)}${rest}`);
-    if (entry.status === "running") add(status, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
-    if (entry.score !== null) {
-      add(found, "dt", {}, several ? "" : label(entry));
-      add(found, "dd", {}, several ? `${label(entry)} ${score(entry)}` : score(entry));
-    }
+    const scored = several && entry.score !== null ? ` ${label(entry)} ${score(entry)},` : "";
+    add(status, "span", {}, `${why}${scored} ${entry.kind === "run" ? "round " : ""}${of(entry)}, ${span(entry.seconds)}${rest}`);
+    if (entry.status === "running" && entry.rounds) add(status, "progress", { class: "bar", max: entry.rounds, value: entry.round, "aria-label": "rounds done" });
+    if (several || entry.score === null) continue;
+    add(found, "dt", {}, label(entry));
+    add(found, "dd", {}, score(entry));
   }
   buttons();
 }
@@ -344,10 +344,12 @@ function page() {
 }
 
 function warnings(view) {
-  const texts = [...view.apart, ...view.problems];
-  if (!texts.length) return;
-  const box = add(at("one"), "div", { class: "verdict warn", role: "note" });
-  for (const text of texts) add(box, "p", {}, text);
+  for (const [head, texts] of [["Not only the method differs.", view.apart], ["Some runs are not complete.", view.problems]]) {
+    if (!texts.length) continue;
+    const box = add(at("one"), "div", { class: "verdict warn", role: "note" });
+    add(add(box, "p"), "strong", {}, head);
+    for (const text of texts) add(box, "p", {}, text);
+  }
 }
 
 function drawn(view, place) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import isnan
+from math import ceil, floor, isnan, log10
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +170,29 @@ def trials(tuning: Tuning) -> list[dict[str, Any]]:
 
 
 def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
-    points = search.tried(group, key)
-    at, _ = search.places(group.space[key], [value for value, *_ in points]) if points else ([], [])
+    points, space = search.tried(group, key), group.space[key]
+    at, ends = search.places(space, [value for value, *_ in points]) if points else ([], [])
     lines = []
     for name, early in (("to the end", False), ("ended early", True)):
-        chosen = sorted((x, y) for x, (_, y, pruned, _) in zip(at, points, strict=True) if pruned == early)
-        lines.append({"name": name, "x": [x for x, _ in chosen], "y": [y for _, y in chosen], "low": [], "high": []})
+        some = sorted((x, y, value) for x, (value, y, pruned, _) in zip(at, points, strict=True) if pruned == early)
+        x, y, texts = ([one[i] for one in some] for i in range(3))
+        lines.append({"name": name, "x": x, "y": y, "low": [], "high": [], "texts": texts})
     best = f" The best value is {group.best[key]}." if key in group.best else ""
-    text = f"Each point is a trial, placed between the ends of {group.space[key]}.{best}"
-    about = {"title": f"{group.label}: {search.shorter(key)}", "text": text, "x": f"place in {group.space[key]}"}
-    return about | {"y": tuning.metric.label, "lines": lines, "log": False, "low": None, "high": None, "points": True}
+    text = f"Each point is a trial with a value from {space}.{best}"
+    about: dict[str, Any] = {"title": f"{group.label}: {search.shorter(key)}", "text": text, "x": search.shorter(key)}
+    about |= {"ticks": [[round(x, 6), text] for x, text in _between(space, ends)] or None, "points": True}
+    return about | {"y": tuning.metric.label, "lines": lines, "log": False, "low": None, "high": None}
+
+
+def _between(space: str, ends: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The ends of a range with the powers of ten between them, if its scale is logarithmic.
+
+    >>> _between("log(0.001, 0.1)", [(0.0, "0.001"), (1.0, "0.1")])
+    [(0.0, '0.001'), (0.5, '0.01'), (1.0, '0.1')]
+    """
+    if not space.startswith("log(") or len(ends) != 2:
+        return list(ends)
+    low, high = (log10(float(text)) for _, text in ends)
+    tens = [(e, f"{10.0**e:g}") for e in range(ceil(low), floor(high) + 1)]
+    inner = [((e - low) / (high - low), text) for e, text in tens if 0.05 < (e - low) / (high - low) < 0.95]
+    return [ends[0], *inner, ends[1]]
