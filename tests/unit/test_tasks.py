@@ -17,7 +17,7 @@ from arno.errors import ArnoError
 from arno.problems.supervised import Supervised
 from arno.tasks import tasks
 from arno.tasks.classification import Classification
-from arno.tasks.regression import Regression
+from arno.tasks.regression import Regression, regression
 from arno.tasks.task import Task
 
 
@@ -132,3 +132,12 @@ def test_a_declaration_survives_a_file() -> None:
         assert Metric.from_json(json.loads(text)) == metric.on("val")
     assert Metric("x", "x").to_json()["low"] is None
     assert Metric.from_json({"name": "x", "label": "x", "unknown": 1}).high == inf
+
+
+@pytest.mark.parametrize("targets", [[[5.0, 1.0]], [[5.0, 1.0], [5.0, 2.0]], [[1e6, 0.1]] * 3])
+def test_r2_of_equal_targets_is_not_defined(targets: list[list[float]]) -> None:
+    y = torch.tensor(targets)
+    task = regression(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), ())
+    scores = task.scores(task.tally(torch.zeros(len(y), 2), y))
+    assert (scores["r2"] == scores["r2"]) is (len(y) == 2)
+    assert scores["rmse"] > 0

@@ -30,7 +30,7 @@ from ..problems.supervised import Supervised
 from ..quadratic import draw
 from ..registry import Registry
 from ..tasks.task import PADDING, Task
-from .check_factories import make, refuse_signature, refuse_undeclared, tried, try_out
+from .check_factories import make, refuse_signature, refuse_undeclared, said_of, tried, try_out
 from .settings import COMMON, registry
 
 problems = Registry("problem", "arno.config.build")
@@ -113,6 +113,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
     problem.validation, problem.references = chooses(splits, own.val), dataset.references
     if own_code:
         try_out(problem)
+        problem.notes = (*problem.notes, *said_of(problem))
     return problem
 
 

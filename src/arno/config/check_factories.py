@@ -96,7 +96,10 @@ def try_out(problem: Supervised) -> None:
     wanted = [len(x), *problem.shape, task.outputs] if task.positions else [len(x), task.outputs]
     if not isinstance(outputs, Tensor) or list(outputs.shape) != wanted:
         rule = f"the task {task.name} needs outputs of shape {wanted}"
-        raise ArnoError(f"{network} returned {shown(outputs)} for {len(x)} samples", rule, "correct its last layer")
+        remedy = "correct its last layer" if isinstance(outputs, Tensor) else "return the tensor alone"
+        raise ArnoError(f"{network} returned {shown(outputs)} for {len(x)} samples", rule, remedy)
+    refuse_untrained(problem)
+    refuse_probabilities(problem, outputs)
     for reduction, shape in (("mean", ()), ("sum", ()), ("none", (len(x),))):
         loss = task.loss(outputs, y, reduction)  # type: ignore[arg-type]
         if tuple(loss.shape) != shape:
@@ -110,6 +113,46 @@ def try_out(problem: Supervised) -> None:
     if scores != declared:
         what = f"scores of the task {task.name} returned {', '.join(sorted(scores))}"
         raise ArnoError(what, f"its metrics declare {', '.join(sorted(declared))}", "use the same names in both")
+
+
+def refuse_untrained(problem: Supervised) -> None:
+    """Refuse a network whose loss has no gradient for any of its parameters."""
+    module, x, y = deepcopy(problem.module).eval(), problem.inputs(problem.x[:4]), problem.y[:4]
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        trained = [p for p in module.parameters() if p.requires_grad]
+        loss = problem.task.loss(module(x.clone()), y.clone())
+        found = torch.autograd.grad(loss, trained, allow_unused=True) if loss.requires_grad else ()
+    if not any(g is not None for g in found):
+        rule = "its outputs do not depend on its parameters for autograd, so that none would be trained"
+        remedy = "remove detach(), numpy(), item() and no_grad() from its forward"
+        raise ArnoError(f"the network {type(problem.module).__name__}", rule, remedy)
+
+
+def refuse_probabilities(problem: Supervised, outputs: Tensor) -> None:
+    """Refuse scores of labels that a sigmoid has made probabilities: none of them would be below 0.
+
+    Inputs of any size then have outputs from 0 to 1.
+    """
+    if problem.task.name not in ("binary", "multilabel") or not problem.x.is_floating_point():
+        return
+    x = problem.inputs(problem.x[:4])
+    several = [outputs, *(tried(problem.module, factor * x) for factor in (1e3, -1e3))]
+    if not all(isinstance(one, Tensor) and bool(((one >= 0) & (one <= 1)).all()) for one in several):
+        return
+    if len(torch.cat([one.flatten() for one in several]).unique()) > 1:
+        rule = f"its outputs are from 0 to 1, as after a sigmoid, and the task {problem.task.name} takes logits"
+        raise ArnoError(f"the network {type(problem.module).__name__}", rule, "leave out the sigmoid at its end")
+
+
+def said_of(problem: Supervised) -> tuple[str, ...]:
+    """A line about a network whose outputs are probabilities, where the loss takes logits."""
+    if problem.task.name != "classification":
+        return ()
+    outputs = tried(problem.module, problem.inputs(problem.x[:4]))
+    if bool((outputs < 0).any()) or not torch.allclose(outputs.sum(1).double(), torch.ones(1).double(), atol=1e-4):
+        return ()
+    what = f"the outputs of {type(problem.module).__name__} are probabilities, as after a softmax"
+    return (f"model: {what}; the loss takes logits: leave out the softmax at its end",)
 
 
 def tried(module: nn.Module, x: Tensor) -> Any:

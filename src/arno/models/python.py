@@ -10,11 +10,13 @@ from hashlib import blake2b
 from textwrap import dedent
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..core.layout import named_tensors
 from ..errors import ArnoError
+from ..limits import shortened
 from . import models
 
 Network = nn.Module | Callable[..., nn.Module]
@@ -36,11 +38,19 @@ def python(shape: Sequence[int], outputs: int, *, network: str | None = None) ->
     given = _GIVEN[network]
     if isinstance(given, nn.Module):
         return deepcopy(given)
-    made = _made(given, shape, outputs)
+    what = f"model={_name(given)}"
+    try:
+        made = _made(given, shape, outputs)
+    except ArnoError:
+        raise
+    except Exception as error:  # the code of a user's network
+        why = str(error).splitlines()[0] if str(error) else "no reason is given"
+        rule = f"it cannot be made ({type(error).__name__}: {why})"
+        raise ArnoError(what, rule, "correct it, or write model=lambda: Net(…)") from error
     if not isinstance(made, nn.Module):
         rule = f"it returned an object of type {type(made).__name__}, no torch.nn.Module"
-        raise ArnoError(f"model={_name(given)}", rule, "return the network")
-    return made
+        raise ArnoError(what, rule, "return the network")
+    return _usable(what, made)
 
 
 def give(network: Network) -> Mapping[str, str]:
@@ -50,12 +60,28 @@ def give(network: Network) -> Mapping[str, str]:
     >>> settings["kind"], settings["network"].split("-")[0], settings["network"] in _GIVEN
     ('python', 'Linear', True)
     """
-    if isinstance(network, nn.Module) and any(is_lazy(tensor) for tensor in network.parameters()):
-        rule = "a layer does not know its number of inputs yet"
-        raise ArnoError(f"model={_name(network)}", rule, "compute the outputs of one batch with it first")
+    kept = _usable(f"model={_name(network)}", network) if isinstance(network, nn.Module) else network
     name = f"{_name(network)}-{fingerprint(network)}"
-    _GIVEN[name] = deepcopy(network) if isinstance(network, nn.Module) else network
+    _GIVEN[name] = kept
     return {"kind": "python", "network": name}
+
+
+def _usable(what: str, module: nn.Module) -> nn.Module:
+    """A copy of a module; refuses modules that cannot be copied, whose weights cannot be read, and compiled ones."""
+    tensors = [tensor for _, tensor in named_tensors(module)]
+    if any(map(is_lazy, tensors)):
+        rule = "a layer does not know its number of inputs yet"
+        raise ArnoError(what, rule, "compute the outputs of one batch with it first")
+    if any(tensor.is_meta for tensor in tensors):
+        raise ArnoError(what, "its weights are on the device meta and have no values", "make it on the CPU")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ArnoError(what, "it is a compiled ScriptModule", "give the module that was compiled")
+    try:
+        return deepcopy(module)
+    except Exception as error:  # what a user's module holds
+        rule = f"it cannot be copied ({shortened(str(error).splitlines()[0], 80)})"
+        remedy = "make its weights parameters: torch.nn.utils.parametrizations.weight_norm, prune.remove(…)"
+        raise ArnoError(what, rule, remedy) from error
 
 
 def is_given(name: str | None) -> bool:
@@ -81,7 +107,7 @@ def fingerprint(network: Network) -> str:
         for name, tensor in named_tensors(network):
             array = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
-            digest.update(array.numpy().tobytes())
+            digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

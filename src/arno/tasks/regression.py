@@ -20,6 +20,8 @@ RMSE = Metric("rmse", "RMSE", "less", low=0, short="rmse", axis="error")
 MAE = Metric("mae", "MAE", "less", low=0, short="mae", axis="error")
 R2 = Metric("r2", "R²", high=1, short="R²")
 LOSS = Metric("loss", "loss", "less", low=0, axis="loss")
+#: Targets are all equal if their squares around their mean are such a share of those around μ: that is rounding.
+EQUAL = 1e-12
 
 
 @tasks.register("regression")
@@ -72,14 +74,18 @@ class Regression(Task):
         return torch.cat([head, error.square().sum(0), error.abs().sum(0), y.sum(0), y.square().sum(0)])
 
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """RMSE and MAE over all outputs, the mean R² of the outputs, the mean loss."""
+        """RMSE and MAE over all outputs, the mean R² of the outputs, the mean loss.
+
+        R² is not defined for targets that are all equal; of several outputs, those with other targets count.
+        """
         n, loss = tally[:2].tolist()
         squared, absolute, total, spread = tally[2:].view(4, self.outputs)
-        around = (spread - total.square() / n).clamp(min=torch.finfo(torch.float64).tiny)
+        around = spread - total.square() / n
+        r2 = torch.where((n > 1) & (around > EQUAL * spread), 1 - squared / around, torch.nan)
         return {
             "rmse": float((squared.sum() / (n * self.outputs)).sqrt()),
             "mae": float(absolute.sum() / (n * self.outputs)),
-            "r2": float((1 - squared / around).mean()),
+            "r2": float(r2.nanmean()),
             "loss": loss / n,
         }
 

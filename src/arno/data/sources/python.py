@@ -72,8 +72,8 @@ class Data(Mapping[str, Any]):
 
     x: a pandas DataFrame or a table of Arrow; numbers `[n, features]` or images `[n, C, H, W]` (NumPy, torch, lists); a
         Bunch of scikit-learn; a map-style data set of torch or a list with samples (x, y), (x, y, client) or
-        dictionaries; a Hugging Face data set; a mapping from the name of each client to its frame or data set; the
-        path of a table. All samples are read once and kept in memory.
+        dictionaries; a Hugging Face data set; a mapping from the name of each client to its frame, data set or
+        pair (x, y); the path of a table. All samples are read once and kept in memory.
     y: the target of each sample: integers, text or true/false are classes, floating-point values are numbers. Several
         columns of 0 and 1 are labels of a multilabel task, several columns of numbers a regression.
     label: in place of y, the name (or a list of names) of the columns to predict.
