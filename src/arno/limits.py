@@ -143,14 +143,28 @@ def read_json(path: Path, what: str = "the file") -> Any:
     return parse_json(read_text(path, what), f"{what} {path}")
 
 
-def parse_json(text: str | bytes, what: str) -> Any:
-    """The value of a JSON text; one with too many or too deep lists is refused before it is built."""
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a JSON text in which no key occurs twice: the first value of such a key would be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise KeyError(next(key for key in made if keys.count(key) > 1))
+    return made
+
+
+def parse_json(
+    text: str | bytes, what: str, made: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None
+) -> Any:
+    """The value of a JSON text; one with too many or too deep lists is refused before it is built.
+
+    made: makes an object of its pairs.
+    """
     brackets = (text.count("[") + text.count("{")) if isinstance(text, str) else text.count(b"[") + text.count(b"{")
     if len(text) > TEXT or brackets > CONTAINERS:
         rule = f"at most {TEXT:,} characters and {CONTAINERS:,} lists are read"
         raise ArnoError(f"{what}: {len(text):,} characters, {brackets:,} lists", rule, "use a smaller file")
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=made)
     except RecursionError as error:
         raise ArnoError(what, "its lists are nested too deeply", "give a flat list") from error
     except ValueError as error:
@@ -158,13 +172,13 @@ def parse_json(text: str | bytes, what: str) -> Any:
 
 
 def parse_numbered(text: str, what: str) -> Any:
-    """The value of a text as Python prints a dictionary with numbers as keys: `{0: [1, 2], 1: [3]}`.
+    """The value of a text as Python prints a dictionary with numbers as keys: `{0: [1, 2], 1: [3]}`; each key once.
 
     It is read as JSON: Python's own parser takes a hundred times the memory. A short text that is no JSON either (it
     holds tuples, say) is read as a Python literal.
     """
     try:
-        return parse_json(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text), what)
+        return parse_json(re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text), what, once)
     except ArnoError:
         if len(text) > CONFIG:
             raise

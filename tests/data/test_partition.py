@@ -410,3 +410,13 @@ def test_lists_of_indices_are_a_partition(rows):
 def test_anything_else_is_no_partition(made, said):
     with pytest.raises(ArnoError, match=said):
         as_partition(made, "custom", 3, 2)
+
+
+def test_clients_of_a_file_keep_their_names_and_are_named_once(tmp_path):
+    path = tmp_path / "who.json"
+    path.write_text('{"00": [0], "01": [1]}')
+    assert partitions.build({"kind": "file", "path": str(path)}, Y, None, 0).names == ("00", "01")
+    for text in ('{"bern": [0], "rome": [1], "bern": [2]}', "{0: [0], 1: [1], 0: [2]}"):
+        path.write_text(text)
+        with pytest.raises(ArnoError, match=r"it names the client '.*' twice, and one list of samples would be lost"):
+            partitions.build({"kind": "file", "path": str(path)}, Y, None, 0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ArnoError
-from ...limits import TEXT, parse_json, parse_numbered, place, read_text, regular, room
+from ...limits import TEXT, once, parse_json, parse_numbered, place, read_text, regular, room
 from ..dataset import Labels, as_labels
 from . import partitions
 from .partition import Partition, by_owner, from_lists
@@ -71,7 +71,10 @@ def _parsed(where: str, path: Path) -> object:
             text = read_text(path, "partition.path =")
         if path.name.removesuffix(".gz").endswith((".txt", ".csv")) and not text.lstrip().startswith(("[", "{")):
             return [line.strip() or None for line in text.removeprefix("\ufeff").splitlines()]
-        return parse_numbered(text, where) if re.match(r"\s*\{\s*\d+\s*:", text) else parse_json(text, where)
+        return parse_numbered(text, where) if re.match(r"\s*\{\s*\d+\s*:", text) else parse_json(text, where, once)
+    except KeyError as error:
+        rule = f"it names the client {error.args[0]!r} twice, and one list of samples would be lost"
+        raise ArnoError(where, rule, "join both lists") from error
     except (OSError, EOFError, zlib.error, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ArnoError(where, f"it cannot be read as JSON: {why}", remedy) from error
@@ -82,7 +85,7 @@ def _lists(where: str, read: object) -> tuple[list[list[object]], tuple[str, ...
     names: tuple[str, ...] | None = None
     rows = read
     if isinstance(read, Mapping):
-        numbers = sorted(int(key) for key in read if str(key).isdecimal())
+        numbers = sorted(int(key) for key in read if str(key).isdecimal() and str(int(key)) == str(key))
         if numbers == list(range(len(read))):
             by_number = {int(key): row for key, row in read.items()}
             rows = [by_number[k] for k in numbers]
