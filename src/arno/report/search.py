@@ -8,6 +8,7 @@ from math import isfinite, log10
 
 from ..analysis.budget import unequal_searches
 from ..analysis.tuning import Tuned, Tuning
+from ..core.metric import Metric
 from .numbers import COSTS, score
 from .sections import framed
 from .tables import Sheet
@@ -15,6 +16,8 @@ from .tables import Sheet
 #: The costs of a search and where the record holds them.
 SPENT = {"rounds": "rounds", "steps": "local_steps", "bytes": "uploaded_bytes", "seconds": "seconds"}
 WIDTH, HEIGHT, LEFT, BELOW = 300, 150, 46, 22
+#: So many times the distance between the best score and the best quarter is shown of a score without bounds.
+FAR = 20
 
 
 def sheet(tuning: Tuning) -> Sheet:
@@ -97,7 +100,8 @@ def section(tuning: Tuning) -> str:
     costs = framed(f"{table.title[:1].upper()}{table.title[1:]}.", ["", *table.columns], rows)
     caption = (
         f"{sentence(tuning)} Each point is a trial: the value of the setting and the last {tuning.metric.label} of the "
-        "trial. An empty circle is a trial that ended early; the ring marks the best one."
+        "trial. An empty circle is a trial that ended early; the ring marks the best one. Scores beyond the axis "
+        "are drawn at its end."
     )
     head = f"<h2>Search for settings</h2><p class='caption'>{escape(caption)}</p>"
     return f"<section id='search'>{head}{costs}<div class='tried'>{pictures}</div>{notes}</section>"
@@ -122,14 +126,14 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
     if not points:
         return "<p class='note'>No trial has a score.</p>"
     xs, ticks = places(group.space[key], [value for value, *_ in points])
-    low, high = min(scores), max(scores)
+    low, high = axis(tuning.metric, scores)
     span = (high - low) or 1.0
 
     def across(x: float) -> float:
         return LEFT + 8 + x * (WIDTH - LEFT - 20)
 
     def down(y: float) -> float:
-        return 8 + (1 - (y - low) / span) * (HEIGHT - BELOW - 16)
+        return 8 + (1 - (min(max(y, low), high) - low) / span) * (HEIGHT - BELOW - 16)
 
     dots = "".join(
         f"<circle class='{'pruned' if pruned else 'full'}{' best' if best else ''}' cx='{across(x):.1f}' "
@@ -146,6 +150,20 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
     )
     label = f"{group.label}: {tuning.metric.label} of the trials over {shorter(key)}"
     return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(label)}'>{marks}{dots}</svg>"
+
+
+def axis(metric: Metric, scores: Sequence[float]) -> tuple[float, float]:
+    """The ends of the axis of the scores; of a score without bounds, none that lies far beyond the others.
+
+    >>> axis(Metric("val_rmse", "RMSE", "less", low=0), [2.0, 1.0, 1.5, 4.0, 1e15])
+    (1.0, 11.0)
+    """
+    low, high = min(scores), max(scores)
+    ranked = sorted(scores, key=lambda score: -metric.sign * score)
+    room = FAR * abs(ranked[len(ranked) // 4] - ranked[0])
+    if room == 0 or (isfinite(metric.low) and isfinite(metric.high)):
+        return low, high
+    return (low, min(high, low + room)) if metric.sign < 0 else (max(low, high - room), high)
 
 
 def places(space: str, values: Sequence[str]) -> tuple[list[float], list[tuple[float, str]]]:
