@@ -1,5 +1,7 @@
 """Networks of a user's own: parameters that are not trained stay, and random draws belong to a client."""
 
+import pickle
+
 import pytest
 import torch
 import training
@@ -145,3 +147,27 @@ def test_seeding_draws_what_torch_draws_and_restores_the_stream():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2**63 + 5)
         assert torch.equal(drawn, torch.rand(3))
+
+
+class Held(Plain):
+    """Hooks of parameters: half of the weights do not move."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(shape, outputs)
+        self.one.weight.register_hook(lambda delta: delta * (torch.arange(12) < 6)[:, None])
+
+
+def test_hooks_of_parameters_are_kept_where_clients_train():
+    held = problem(Held)
+    one, _ = train(held, Serial(held), "fedavg", times=1)
+    apart = (one.w - held.init(0))[: 64 * 12].view(12, 64).abs()
+    assert float(apart[:6].max()) > 1e-4
+    assert float(apart[6:].max()) < 1e-12
+    assert "a parameter has a hook" in unsupported(held, next(one.plain_blocks(range(7), 0)))
+    engine = processes(held, workers=2, start="fork")
+    try:
+        same_bits(held, engine, parts("fedavg"), times=1)
+    finally:
+        engine.close()
+    with pytest.raises(ArnoError, match="a parameter has a hook, which is lost"):
+        pickle.dumps(held)

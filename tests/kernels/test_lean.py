@@ -7,9 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arno.kernels.choose import choose
+from arno.core.layout import flatten
+from arno.kernels.choose import choose, for_scoring, for_training
 from arno.kernels.lean import Padded, Unpadded, Wide, lean
 from arno.models.convolutional import ConvNet
+from arno.tasks.classification import Classification
 
 
 def network(inplace=False, padding=0, bias=True):
@@ -103,3 +105,14 @@ def test_filters_of_zeros_change_nothing(filters, padded):
     changed.convs[0].register_forward_hook(lambda layer, given, out: widths.append(out.shape[1]))
     changed(x)
     assert widths == [8]
+
+
+def test_layers_with_hooks_stay_where_they_are():
+    x, _ = batch()
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2)).double()
+    net[1].register_forward_hook(lambda layer, given, out: -out)
+    for make in (for_training, for_scoring):
+        kernel = make(deepcopy(net), (3, 12, 12), Classification(2), channels_last=True, x=x)
+        kernel.w.copy_(flatten(net))
+        assert torch.equal(kernel.outputs(x), net(x))

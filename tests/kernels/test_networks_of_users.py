@@ -336,3 +336,20 @@ def test_convolutions_that_are_no_chain_are_left_to_autograd_unchecked(monkeypat
     assert (choice.name, choice.channels_last, choice.graph) == ("autograd", False, None)
     assert "convolutions" in choice.reason
     assert program_of(nn.Linear(6, 3), torch.randn(2, 6)) == (None, "its recording failed: AssertionError")
+
+
+def by_deviation(net, x):
+    h = net.l0(x)
+    return net.l1(h / (1 + h.std(1, keepdim=True)))
+
+
+def test_numbers_that_are_all_equal_have_the_gradient_of_autograd():
+    torch.manual_seed(3)
+    net = Net(by_deviation, l0=nn.Linear(6, 8, bias=False), l1=nn.Linear(8, 3))
+    x, y, task = torch.randn(4, 6).index_fill(0, torch.tensor([1]), 0), torch.arange(4) % 3, Classification(3)
+    kernel, plain = for_training(deepcopy(net), (6,), task, False), Autograd(deepcopy(net), task)
+    assert kernel.name == "program"
+    for each in (kernel, plain):
+        each.w.copy_(flatten(net))
+        each.gradient(x, y)
+    assert near(kernel.g, plain.g)

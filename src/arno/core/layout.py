@@ -7,11 +7,12 @@ filters of a convolution, the neurons of a layer), so that a unit can be taken o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -183,6 +184,31 @@ def named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """The tensors in the vector: parameters in their order, then floating-point buffers."""
     yield from module.named_parameters()
     yield from ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
+
+
+def parameter_hooks(parameter: Tensor) -> dict[str, list[Callable[..., Any]]]:
+    """The hooks of a parameter, by the method that registers such a hook."""
+    held = {
+        "register_hook": parameter._backward_hooks,
+        "register_post_accumulate_grad_hook": parameter._post_accumulate_grad_hooks,
+    }
+    return {how: list(hooks.values()) for how, hooks in held.items() if hooks}
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a network, with the hooks of its parameters, which `deepcopy` leaves out.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> _ = layer.weight.register_hook(lambda delta: 2 * delta)
+    >>> parameter_hooks(deepcopy(layer).weight), [*parameter_hooks(copied(layer).weight)]
+    ({}, ['register_hook'])
+    """
+    other = deepcopy(module)
+    for given, parameter in zip(module.parameters(), other.parameters(), strict=True):
+        for how, hooks in parameter_hooks(given).items():
+            for hook in hooks:
+                getattr(parameter, how)(hook)
+    return other
 
 
 def flatten(module: nn.Module) -> Tensor:

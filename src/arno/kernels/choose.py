@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, prod
 
 import torch
 from torch import Tensor, nn
 
+from ..core.layout import copied
 from ..errors import ArnoError
 from ..tasks.task import Task
 from .chain import Step, chain_of
@@ -122,7 +122,7 @@ def for_scoring(
     module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool, x: Tensor | None = None
 ) -> Kernel:
     """A kernel of a copy in evaluation mode, for outputs only."""
-    module = deepcopy(module).eval()
+    module = copied(module).eval()
     if not channels_last:
         return Autograd(module, task, trains=False)
     choice = choose(module, shape, channels_last, x)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .chain import Step
+from .state import hooked
 
 #: Convolutions are wide from so many channels (in, out) on; measured, narrower ones gain nothing.
 WIDE = (32, 64)
@@ -29,6 +30,8 @@ UNFOLDED = 2**18
 
 def lean(module: nn.Module, chain: Sequence[Step] | None = None, avx512: bool | None = None) -> nn.Module:
     """Change `module`, whose images come in channels_last, and return it; `chain` are its layers, where known."""
+    if hooked(module):  # a hook sees what goes through its layer
+        return module
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512" if avx512 is None else avx512
     _pool_first(module)
     _pad_filters(module, chain or ())

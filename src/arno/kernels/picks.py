@@ -130,7 +130,9 @@ class Over(Reduce):
             return (delta * (x - y).exp(),)
         centred = x - x.mean(self.axes, keepdim=True)
         degrees = self.count - self.correction
-        return (delta * centred * (2 / degrees) if name == "var" else delta * centred / (degrees * y),)
+        if name == "var":
+            return (delta * centred * (2 / degrees),)
+        return ((delta / (degrees * y)).masked_fill(y == 0, 0) * centred,)
 
 
 class Norm(Rule):

@@ -167,7 +167,7 @@ ARITHMETIC: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callab
     "sub": (lambda a, b: a - b, lambda d, a, b: d, lambda d, a, b: -d),
     "rsub": (lambda a, b: b - a, lambda d, a, b: -d, lambda d, a, b: d),
     "mul": (lambda a, b: a * b, lambda d, a, b: d * b, lambda d, a, b: d * a),
-    "div": (lambda a, b: a / b, lambda d, a, b: d / b, lambda d, a, b: -d * a / (b * b)),
+    "div": (lambda a, b: a / b, lambda d, a, b: d / b, lambda d, a, b: -d * (a / b / b)),
 }
 
 

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..core.layout import Layout, flatten
+from ..core.layout import Layout, flatten, parameter_hooks
 from ..core.work import Mat, Vec
 from ..tasks.task import Task
 from .program import Draw, Into, Noise, Program, from_stream, kind, ones
@@ -268,6 +268,8 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
     >>> refusal(nn.Linear(3, 2), task, x, y), refusal(nn.Sequential(nn.Linear(3, 2), nn.Dropout()), task, x, y)
     ('', 'vmap: called random operation while in randomness error mode')
     """
+    if any(parameter_hooks(p) for p in module.parameters()):
+        return "a parameter has a hook"
     module = deepcopy(module).train()
     w = flatten(module).expand(2, -1)
     weight = w.new_ones(2, len(x))

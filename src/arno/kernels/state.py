@@ -14,6 +14,7 @@ from weakref import ReferenceType
 import numpy as np
 from torch import Tensor, nn
 
+from ..core.layout import parameter_hooks
 from .record import NotRecorded
 
 #: Functions of these packages are not looked into.
@@ -26,7 +27,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def _hooks(part: nn.Module) -> Iterator[Mapping[Any, Any] | None]:
-    yield from (p._backward_hooks for p in part.parameters(recurse=False))
+    yield from (parameter_hooks(p) for p in part.parameters(recurse=False))
     yield from (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
 
 

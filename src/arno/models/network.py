@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.layout import Axis, Layout
+from ..core.layout import Axis, Layout, copied
 from ..core.work import SubModel
 from ..errors import ArnoError
 
@@ -127,7 +127,7 @@ def network_of(given: Callable[..., Any], shape: Shape, outputs: int, **settings
     (Linear(in_features=2, out_features=1, bias=True), Linear(in_features=2, out_features=1, bias=True))
     """
     if isinstance(given, nn.Module):
-        return deepcopy(given)
+        return copied(given)
     return given(shape, outputs, **settings) if takes_shape(given) else given(**settings)
 
 

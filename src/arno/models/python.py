@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from hashlib import blake2b
 from textwrap import dedent
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ..core.layout import named_tensors
+from ..core.layout import copied, named_tensors
 from ..errors import ArnoError
 from ..limits import shortened
 from . import models
@@ -37,7 +36,7 @@ def python(shape: Sequence[int], outputs: int, *, network: str | None = None) ->
         raise ArnoError(f"model.network = {network}", "this network is not in this process", REMEDY)
     given = _GIVEN[network]
     if isinstance(given, nn.Module):
-        return deepcopy(given)
+        return copied(given)
     what = f"model={_name(given)}"
     try:
         made = _made(given, shape, outputs)
@@ -77,7 +76,7 @@ def _usable(what: str, module: nn.Module) -> nn.Module:
     if isinstance(module, torch.jit.ScriptModule):
         raise ArnoError(what, "it is a compiled ScriptModule", "give the module that was compiled")
     try:
-        return deepcopy(module)
+        return copied(module)
     except Exception as error:  # what a user's module holds
         rule = f"it cannot be copied ({shortened(str(error).splitlines()[0], 80)})"
         remedy = "make its weights parameters: torch.nn.utils.parametrizations.weight_norm, prune.remove(…)"

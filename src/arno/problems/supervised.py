@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ..core.contracts import Clients, Footprint, Problem
-from ..core.layout import Layout, bind, flatten
+from ..core.layout import Layout, bind, copied, flatten, parameter_hooks
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.per_client import Values
 from ..core.rehearsal import rehearse
@@ -156,7 +156,7 @@ class Supervised(Problem):
 
     def learner(self, window: SubModel | None = None) -> SupervisedLearner:
         """The network with flat buffers, or the smaller network of a window."""
-        module = deepcopy(self.module) if window is None else narrow(self.module, self.layout, window)
+        module = copied(self.module) if window is None else narrow(self.module, self.layout, window)
         return SupervisedLearner(self, for_training(module, self.shape, self.task, self.channels_last, self.some))
 
     @cached_property
@@ -252,6 +252,10 @@ class Supervised(Problem):
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: without what is cached and what only the server needs."""
+        if any(parameter_hooks(p) for p in self.module.parameters()):
+            what = f"the network {type(self.module).__name__}"
+            rule = "a parameter has a hook, which is lost on the way to another process"
+            raise ArnoError(what, rule, "use engine=serial, or change the gradient in the network's forward")
         behind = ("build", "_scorer", "stack")
         return {name: value for name, value in vars(self).items() if name not in behind}
 
