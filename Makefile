@@ -46,15 +46,16 @@ bench: $(VENV)/.dev  ## run every benchmark and print what it measures
 	@for file in $(filter-out $(addprefix benchmarks/, results.py stale.py bits.py releases.py), $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-PEERS := flower pfl fedlab
+PEERS := flower pfl fedlab blazefl
 bench-peers: $(VENV)/.dev $(PEERS:%=.peers/%/.installed)  ## Arno, a hand-written loop and the peers on the same work; ARGS= for more
 	$(BIN)/python benchmarks/speed/run.py --peers .peers $(ARGS)
 
-# Each peer in an environment of its own, with the versions that were measured.
+# Each peer in an environment of its own, with the versions that were measured. BlazeFL's metadata ask for Python 3.12;
+# its source runs with 3.11, so that all contenders have one interpreter and one build of torch.
 .peers/%/.installed: benchmarks/speed/peers/%.txt
 	$(PYTHON) -m venv .peers/$*
 	.peers/$*/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.peers/$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	.peers/$*/bin/pip install --quiet --disable-pip-version-check --no-deps $(if $(filter blazefl,$*),--ignore-requires-python) -r $<
 	@touch $@
 
 docs: $(VENV)/.docs  ## build the documentation into site/

@@ -91,6 +91,9 @@ def contenders(name: str, method: str, peers: Path | None, cores: int) -> list[C
         found.append(
             Contender("FedLab", (str(peers / "fedlab/bin/python"), "by_fedlab.py", "FOLDER", "ROUNDS", "1", *own))
         )
+        if method == "fedavg":
+            blazefl = (str(peers / "blazefl/bin/python"), "by_blazefl.py", "FOLDER", "ROUNDS")
+            found += [Contender(f"BlazeFL, {kind}", (*blazefl, kind)) for kind in ("processes", "threads")]
     return found
 
 
