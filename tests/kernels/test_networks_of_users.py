@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from arno.core.layout import flatten
 from arno.kernels.choose import choose, for_training
 from arno.kernels.kernel import Autograd
+from arno.kernels.program import Program
 from arno.kernels.stacked import Batch, StackedProgram, stacked_program
 from arno.kernels.written import program_of
 from arno.tasks.classification import Classification
@@ -353,3 +354,42 @@ def test_numbers_that_are_all_equal_have_the_gradient_of_autograd():
         each.w.copy_(flatten(net))
         each.gradient(x, y)
     assert near(kernel.g, plain.g)
+
+
+@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize("first", [nn.ReLU, nn.Identity])
+def test_the_first_of_equal_numbers_in_a_window_gets_the_gradient(first, side):
+    torch.manual_seed(3)
+    layers = [nn.Conv2d(2, 4, 1, bias=False), first(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)]
+    net, x, y = nn.Sequential(*layers), torch.randint(-1, 2, (40, 2, side, side)).float(), torch.arange(40) % 3
+    kernel, plain = (make(deepcopy(net), Classification(3)) for make in (written, Autograd))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.randint(-1, 2, (4, 2, 1, 1)))
+    for each in (kernel, plain):
+        each.w.copy_(flatten(net))
+        each.gradient(x, y)
+    assert near(kernel.g, plain.g)
+
+
+def written(net, task):
+    kernel = for_training(net, (2, 8, 8), task, channels_last=False)
+    assert kernel.name == "program"
+    return kernel
+
+
+def test_relu_moves_behind_the_pooling_that_alone_reads_it():
+    both = Net(
+        lambda net, x: net.l0((F.max_pool2d(h := net.c(x).relu(), 2) + h[:, :, ::2, ::2]).flatten(1)),
+        c=nn.Conv2d(2, 4, 3, padding=1),
+        **linear(64, 3),
+    )
+    alone = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3))
+    found = []
+    for net in (both, alone):
+        graph, _ = program_of(net, torch.randn(3, 2, 8, 8))
+        program = Program(graph, [name for name, _ in net.named_parameters()])
+        found.append([step.rule.step.name for step in program.steps][:3])
+    assert found == [
+        ["convolution", "relu", "max_pool2d_with_indices"],
+        ["convolution", "max_pool2d_with_indices", "relu"],
+    ]
