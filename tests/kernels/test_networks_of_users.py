@@ -393,3 +393,10 @@ def test_relu_moves_behind_the_pooling_that_alone_reads_it():
         ["convolution", "relu", "max_pool2d_with_indices"],
         ["convolution", "max_pool2d_with_indices", "relu"],
     ]
+
+
+def test_pooling_in_the_default_layout_has_a_program():
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2)]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(36, 3))
+    assert choose(net, (1, 6, 6), None).name == "program"
+    assert choose(nn.Sequential(layers[0], nn.Sigmoid(), layers[3], *net[4:]), (1, 6, 6), None).name == "autograd"

@@ -17,7 +17,7 @@ from .dense import Dense, activation_of
 from .kernel import Autograd, Kernel
 from .lean import lean
 from .record import Graph, Operation
-from .rules import cuts_patches
+from .rules import by_halves, cuts_patches
 from .strips import ConvStrips, suits
 from .written import Written, program_of
 
@@ -62,7 +62,9 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
     if x is None:
         x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
     names = [name for name, _ in module.named_parameters()]
-    graph, why = program_of(module, x, lambda graph: unchained(graph, names))
+    graph, why = program_of(
+        module, x, lambda graph: unchained(graph, names, wants_channels_last(module, channels_last, graph))
+    )
     last = wants_channels_last(module, channels_last, graph)
     if graph is None or why:
         return Choice("autograd", f"the network runs as it is: {why}", channels_last=last)
@@ -80,13 +82,15 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
     return Choice("program", "all operations of the network have written-out gradients", graph, chain, small)
 
 
-def unchained(graph: Graph, parameters: Sequence[str]) -> str:
+def unchained(graph: Graph, parameters: Sequence[str], channels_last: bool) -> str:
     """Why a network that convolves images is left to autograd; empty for chains of known layers and other networks.
 
     Nearly all its time is in the convolutions, which are the same operations for autograd and for a program. So a
-    program is not faster, and to check one takes several passes forward and back before the first round.
+    program is not faster, and to check one takes several passes forward and back before the first round. In the default
+    layout a program is faster where it pools, because torch's max-pooling takes longer than a small convolution there.
     """
-    left = any(map(convolves, graph.operations)) and chain_of(graph, parameters) is None
+    pools = not channels_last and any(map(by_halves, graph.operations))
+    left = any(map(convolves, graph.operations)) and not pools and chain_of(graph, parameters) is None
     return "nearly all its time is in convolutions of images, which autograd computes as fast" if left else ""
 
 

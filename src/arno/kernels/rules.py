@@ -554,6 +554,21 @@ class Convolution(Rule):
         return [*found, delta.sum(1)] if self.biased else found
 
 
+def pooling(step: Operation) -> tuple[Any, ...]:
+    """Window, stride, padding, dilation, and whether the windows at the edges may be cut."""
+    given, defaults = step.args[1:], ((), [0, 0], [1, 1], False)
+    window, stride, *rest = given + defaults[len(given) - 1 :]
+    return (window, stride or window, *rest)
+
+
+def by_halves(step: Operation) -> bool:
+    """Whether an operation is max-pooling of images by windows of 2×2 that cover them."""
+    if step.name != "max_pool2d_with_indices" or len(step.shapes[0]) != 4:
+        return False
+    usual = tuple(map(list, pooling(step)[:4])) == ([2, 2], [2, 2], [0, 0], [1, 1])
+    return usual and not any(side % 2 for side in step.values[0].shape[2:])
+
+
 class MaxPool(Rule):
     """The largest of the numbers in a window; the first of equals gets the gradient.
 
@@ -564,14 +579,7 @@ class MaxPool(Rule):
 
     def prepare(self) -> None:
         """Its settings."""
-        self.settings = self.step.args[1:]
-        window, stride, padding, dilation, ceil = (
-            *self.settings,
-            *((), [0, 0], [1, 1], False)[len(self.settings) - 1 :],
-        )[:5]
-        self.all = (window, stride or window, padding, dilation, ceil)
-        usual = tuple(map(list, self.all[:4])) == ([2, 2], [2, 2], [0, 0], [1, 1])
-        self.halves = usual and len(self.shape) == 4 and not any(side % 2 for side in self.shapes[0][2:])
+        self.all, self.halves = pooling(self.step), by_halves(self.step)
 
     def forward(self, x: Tensor) -> Any:
         """The larger of halves, or torch's operation; for all models as one."""
