@@ -5,7 +5,7 @@
 const at = (id) => document.getElementById(id);
 const PAGE = 300; // so many lines of the list at first, and so many more each time
 const list = { entries: [], lines: new Map(), most: PAGE, ticked: new Set() };
-const open = { names: [], view: null, place: 0, metric: "", axis: "round", part: "1", status: "" };
+const open = { names: [], view: null, place: 0, metric: "", axis: "round", part: "1", asked: null };
 let source = null, later = 0;
 
 const query = (names) => names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
@@ -149,7 +149,7 @@ function update(entry) {
 }
 
 function live({ names, metric, curves, log, error }) {
-  if (!open.view) return void (open.names.length && details()); // it was opened while its first files were written
+  if (!open.view) return void (open.names.length && open.asked !== open.names && details()); // it was opened while its first files were written
   if (error || !curves) return;
   if (open.names.length === 1 && at("log")) logged(log);
   const places = open.view.places;
@@ -191,9 +191,9 @@ function route(event) {
 }
 
 async function details(first = false) {
-  const names = open.names;
+  const names = (open.asked = open.names);
   try {
-    const found = await ask(`/api/view?${query(names)}`);
+    const found = await ask(`/api/view?${query(names)}`).finally(() => (open.asked = null));
     if (names !== open.names) return; // another one was opened meanwhile
     open.view = found;
     chart.names = found.names;

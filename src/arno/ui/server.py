@@ -147,16 +147,15 @@ class View:
                 before = dict(entries)
                 if failed := self.control.failures():
                     yield event("failed", {public(name): text for name, text in failed.items()})
-                if drawing and drawing.done():
-                    yield event("curves", drawing.result())
-                    drawing, again = None, time.monotonic() + SHARE * (time.monotonic() - began - PAUSE)
                 if not drawing and time.monotonic() >= again and names and all(name in entries for name in names):
                     now = str([self.signature(name) for name in names])
                     if now != drawn:
                         drawn, began = now, time.monotonic()
                         drawing = asyncio.create_task(run_in_threadpool(self.live, names, entries))
                         await asyncio.wait([drawing], timeout=PAUSE / TRIES)
-                        continue
+                if drawing and drawing.done():
+                    yield event("curves", drawing.result())
+                    drawing, again = None, time.monotonic() + SHARE * (time.monotonic() - began - PAUSE)
             await asyncio.sleep(PAUSE)
 
     def signature(self, name: str) -> Any:
