@@ -274,7 +274,7 @@ class RoundRobin(Selection):
         self._m = self.cohort(fed.n)
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """The next m."""
+        """The next m clients."""
         m = min(self._m, len(ids))
         return take(ids, (torch.arange(m) + t * m) % len(ids))
 
@@ -287,7 +287,7 @@ class Fixed(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"select"})
 
     def cohort(self, n: int) -> int:
-        """The largest of them."""
+        """The size of the largest given cohort."""
         return min(n, max(len(set(cohort)) for cohort in self.cohorts))
 
     def start(self, fed: Federation) -> None:

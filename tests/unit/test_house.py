@@ -49,8 +49,6 @@ LONGEST = 60
 #: Modules that look for an attribute by a constant name, and why. Abilities of Arno's own classes are declared.
 LOOKED_FOR = {
     ("cli", "__notes__"): "an exception has notes once one was added",
-    ("cli.track", "nice"): "os.nice does not exist on Windows",
-    ("data.download", "reason"): "of the errors of urllib, some have a reason",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from . import COMMANDS
@@ -18,7 +19,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--follow", action="store_true", help="continue until the run has ended")
     options = parser.parse_args(arguments)
 
-    if options.follow and hasattr(os, "nice"):
+    if options.follow and sys.platform != "win32":
         os.nice(10)  # the run has priority
 
     from ..tracking.send import send

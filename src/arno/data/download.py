@@ -81,7 +81,7 @@ def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = No
         remedy = f"try again later, or put {path.name} into {path.parent}"
         raise ArnoError(f"cannot download {url}", answer, remedy) from error
     except (OSError, http.client.HTTPException) as error:
-        reason = str(getattr(error, "reason", error)) or type(error).__name__
+        reason = str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
         remedy = f"check the network and run again (it resumes), or put {path.name} into {path.parent}"
         raise ArnoError(f"cannot download {url}", reason, remedy) from error
     found = part.stat().st_size

@@ -83,7 +83,7 @@ class Range:
         return f"{self.scale}({', '.join(configs.written(x) for x in inside)})"
 
     def distribution(self) -> BaseDistribution:
-        """The same for Optuna."""
+        """The range as a distribution of Optuna."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.scale == "any":

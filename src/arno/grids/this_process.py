@@ -48,4 +48,4 @@ class ThisProcess(Workers):
         raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Nothing is left."""
+        """There is nothing to close."""

@@ -45,7 +45,7 @@ class Dense(Recorded):
         return x.flatten(1)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The last layer's."""
+        """The outputs of the last layer."""
         return self.layers.outputs(x.flatten(1))
 
     def written(self, x: Tensor, y: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Autograd(Kernel):
     draws = True
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The module's own."""
+        """The outputs of the module."""
         out: Tensor = self.module(x)
         return out
 
@@ -96,8 +96,8 @@ class Recorded(Autograd):
 
     def usual(self, n: int) -> bool:
         """Whether the network computes the same on n samples as on two."""
-        if n not in self._structures:
-            for size in (2, n):
+        for size in (2, n):
+            if size not in self._structures:
                 with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
                     self._structures[size] = record(self.module, self.w.new_zeros(size, *self.shape)).structure()
         return self._structures[n] == self._structures[2]

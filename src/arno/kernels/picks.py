@@ -38,7 +38,7 @@ class Cast(Rule):
             raise NotRecorded("a change of type or device")
 
     def forward(self, x: Tensor) -> Tensor:
-        """In the other type."""
+        """The same numbers in the other type."""
         return x.to(self.step.kwargs["dtype"])
 
     def backward(self, delta: Tensor) -> Deltas:
@@ -57,7 +57,7 @@ class Where(Rule):
             raise NotRecorded("where of numbers")
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """All three are broadcast."""
+        """The numbers of a where the condition holds, else those of b; all three are broadcast."""
         held, a, b = aligned(self, tensors)
         self.saved = (held,)
         return torch.where(held, a, b)
@@ -195,11 +195,11 @@ class NewAxis(Rule):
         self.at = self.axis(self.argument(1, "dim", 0), self.shape)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Together."""
+        """The tensors, stacked along the axis."""
         return torch.stack(tensors, self.at)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Apart."""
+        """Its slice for each tensor."""
         return list(delta.unbind(self.at))
 
 

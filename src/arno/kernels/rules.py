@@ -209,7 +209,7 @@ class Reshape(Rule):
         return x.reshape(self.whole(self.shape, x))
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The other way round."""
+        """In the shape of the input."""
         return (delta.reshape(self.whole(self.shapes[0], delta)),)
 
 
@@ -221,7 +221,7 @@ class Same(Rule):
         return x.contiguous() if self.step.kwargs.get("memory_format") is torch.contiguous_format else x
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The same."""
+        """It is passed on as it is."""
         return (delta,)
 
 
@@ -248,7 +248,7 @@ class Permute(Rule):
         return x.permute(self.order)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The other way round."""
+        """With the axes in the order of the input."""
         return (delta.permute(self.back),)
 
 
@@ -336,11 +336,11 @@ class Cat(Rule):
         self.lengths = [shape[self.at] for shape in self.shapes]
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Together."""
+        """The tensors, one after another."""
         return torch.cat(tensors, self.at)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Apart."""
+        """The piece for each tensor."""
         return list(delta.split(self.lengths, self.at))
 
 

@@ -190,13 +190,13 @@ class IntoRows(Into):
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """Batched products."""
+        """Batched products, written into the rows."""
         torch.bmm(delta.mT, x, out=self.views[weight])
         if bias is not None:
             torch.sum(delta, 1, out=self.views[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """Copied."""
+        """Copy a gradient that a rule returned into its rows."""
         self.views[name].copy_(delta)
 
 

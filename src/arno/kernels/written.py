@@ -64,13 +64,13 @@ class IntoBuffer(Into):
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """Written where they belong."""
+        """Write the gradients of a linear layer into the buffer."""
         torch.mm(delta.t(), x, out=self.views[weight])
         if bias is not None:
             torch.sum(delta, 0, out=self.views[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """Copied."""
+        """Copy a gradient that a rule returned into the buffer."""
         self.views[name].copy_(delta)
 
 

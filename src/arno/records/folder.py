@@ -236,7 +236,7 @@ class RunFolder:
         self.write_bytes(name, text.encode(), sync)
 
     def write_bytes(self, name: str, data: bytes, sync: bool = False) -> None:
-        """The same with bytes."""
+        """Write a small file of bytes completely or not at all; with `sync` a power cut cannot lose it."""
         try:
             disk.write(self.path / name, data, sync)
             if sync:

@@ -75,7 +75,7 @@ class Estimate:
 
 
 def total(needs: tuple[Need, ...]) -> int:
-    """The sum."""
+    """The sum of their bytes."""
     return sum(need.bytes for need in needs)
 
 
