@@ -14,6 +14,8 @@ demo: $(VENV)/.installed  ## compare five methods on skewed digits, over three s
 	$(BIN)/arno compare method=fedavg,lorenzo,fedprox,scaffold,fedvarp fedprox.mu=0.1 lorenzo.participation=1 \
 	  lorenzo.patience=null data=digits partition=dirichlet partition.alpha=0.1 seed=0..2 clients=30 participation=0.3 \
 	  rounds=40 local.epochs=5 local.batch_size=16 local.lr=0.1 local.weight_decay=0 target=0.9 out=demo
+	@$(BIN)/arno data show data=digits partition=dirichlet partition.alpha=0.1 clients=30 --out demo/clients.png > demo/clients.txt
+	@echo "who holds what (seed 0): demo/clients.png, clients.txt"
 
 results: $(VENV)/.dev  ## make results NAME=skew: run a study of benchmarks/studies, write docs/results/NAME.md
 	$(BIN)/python benchmarks/results.py $(NAME) $(ARGS)

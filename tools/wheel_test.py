@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -58,12 +59,12 @@ def installed(wheel: Path, folder: Path) -> Path:
     torch = next(line for line in constraints.read_text().splitlines() if line.startswith("torch=="))
     run([sys.executable, "-m", "venv", str(folder / "venv")], folder)
     pip = [str(folder / "venv" / "bin" / "pip"), "install", "--quiet", "-c", str(constraints)]
-    run([*pip, torch, str(wheel)], folder)
+    run([*pip, torch, f"{wheel}[ui]"], folder)
     return folder / "venv" / "bin"
 
 
 def use(programs: Path, elsewhere: Path) -> None:
-    """The demo, the conformance cases and the help of every command, in a folder without the sources."""
+    """The demo, the conformance cases, the view and the help of every command, in a folder without the sources."""
     elsewhere.mkdir()
     arno, python = str(programs / "arno"), str(programs / "python")
     run(
@@ -81,7 +82,24 @@ def use(programs: Path, elsewhere: Path) -> None:
     for file in ("report.html", "compare.png", "table.md"):
         assert (elsewhere / "demo" / file).stat().st_size, file
     run([arno, "conform"], elsewhere)
+    served(arno, elsewhere)
     print("the wheel works", flush=True)
+
+
+def served(arno: str, folder: Path) -> None:
+    """Ask `arno ui` for its page; refuse an answer without one."""
+    command = [arno, "ui", "demo", "--no-browser"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
+            visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the token becomes a cookie
+            with visitor.open(address, timeout=60) as answer:
+                page = answer.read().decode()
+            assert "<script" in page, page[:200]
+            print(f"arno ui: a page of {len(page):,} characters", flush=True)
+        finally:
+            server.terminate()
 
 
 def run(command: list[str], folder: Path, quiet: bool = False) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 import arno as package
 from arno.analysis.comparison import Comparison
 from arno.analysis.statistics import summary
+from arno.analysis.unlike import unlike
 from arno.config import settings as configs
 from arno.grids import compare
 from arno.grids.cells import Ended, Outcome, Workers, run_cell
@@ -28,7 +29,6 @@ from arno.grids.processes import Processes
 from arno.records.folder import RunFolder
 from arno.records.lock import writing
 from arno.records.metrics import read as recorded
-from arno.report.tables import unlike
 from arno.runs.progress import Quiet
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")

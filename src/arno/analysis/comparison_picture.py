@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pictures.figure import COLOURS, figure
 from .comparison import Comparison
+from .unlike import unlike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,8 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
     tallest = max(sum(group.setting == place for group in comparison.members) for place in places)
     fig, axes = figure(len(places), 2, (11, (max(3.6, 1.6 + 0.4 * tallest)) * len(places)))
     target = comparison.record.get("target") if declared.name == comparison.metric else None
-    fig.suptitle(f"{declared.label}: {comparison.where}".rstrip("."), fontsize=11)
+    headline = f"{declared.label}: {comparison.where}".rstrip(".")
+    fig.suptitle("\n".join([headline, *unlike(comparison)]), fontsize=11)
     for (left, right), place in zip(axes, places, strict=True):
         rows = [row for row in table.to_dict("records") if row["setting"] == place]
         for row in rows:

@@ -12,9 +12,9 @@ from ..analysis.clients import Column, Overview, Served, overview, plain_label, 
 from ..analysis.order import Order, order
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
+from ..analysis.unlike import unlike
 from ..config.settings import written
 from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
-from .tables import unlike
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from ..analysis.clients import Served, overview, plain_label, served
 from ..analysis.comparison import Comparison
 from ..analysis.order import Order, order
 from ..analysis.statistics import student
-from ..analysis.tuning import UNTUNED, search_of, untuned
-from ..config.settings import written
+from ..analysis.tuning import UNTUNED, untuned
+from ..analysis.unlike import unlike
 from ..core.metric import Metric
 from .numbers import COSTS, NONE, cut, largest, probability, score, spread
 
@@ -275,25 +275,6 @@ def _lost(comparison: Comparison) -> list[str]:
             which = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
             lines.append(f"{group.label}: clients were dropped {sum(without.values()):,} times at {which}.")
     return lines
-
-
-def unlike(comparison: Comparison) -> list[str]:
-    """Settings in which a method differs from the first one: their effect is not an effect of the method.
-
-    Searched settings are not named: the search of each method chose them.
-    """
-    differing, lines, search = comparison.settings.differing, dict[str, None](), search_of(comparison)
-    searched = {key for group in search.groups for key in group.space} if search else set[str]()
-    for place in comparison.places:
-        there = [g for g in comparison.members if g.setting == place and g.label in differing]
-        for reference, group in ((there[0], group) for group in there[1:]):
-            mine, first = differing[group.label], differing[reference.label]
-            keys = [k for k in mine if not k.startswith(("method.", "engine.")) and mine[k] != first.get(k)]
-            keys = [k for k in keys if k not in searched]
-            words = [f"{k.removesuffix('.kind')}={written(mine[k])}" for k in keys]
-            if listed := ", ".join(word for word in words if word not in group.label):
-                lines[f"Unlike {reference.name}, {group.name} runs with {listed}."] = None
-    return list(lines)
 
 
 def of_global_models(comparison: Comparison) -> list[str]:
