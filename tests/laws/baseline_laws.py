@@ -49,6 +49,9 @@ def law_fedntd_pulls_the_other_classes_to_the_received_model() -> None:
         mine, theirs = ((logits[i, others] / tau).softmax(0) for logits in (z.detach(), received))
         same(gradient[i, others], beta * tau * (mine - theirs) / 5)
         assert gradient[i, true] == 0
+    view.frozen_outputs = lambda w: z.detach()  # as at the first step of a round
+    term = Distillation(beta, tau)(view)  # type: ignore[arg-type]
+    same(torch.stack([term, torch.autograd.grad(term, z)[0].abs().max()]).detach(), torch.zeros(2))
 
 
 def law_feddecorr_scales_differ_by_the_factor_of_the_released_program() -> None:

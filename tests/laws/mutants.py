@@ -646,3 +646,80 @@ breaks(
     "core/steps.py", "sam", "sam_in_a_masked_window_moves_no_weight_outside_it",
     {"L.g[S] = 0": "pass"},
 )  # fmt: skip
+
+# Switched off, a method is FedAvg or training alone
+
+breaks(
+    "methods/fedntd.py", "Distillation.__call__", "baselines_that_are_switched_off_are_fedavg",
+    {"self.beta * T * K": "T * K"},
+)  # fmt: skip
+breaks(
+    "methods/feddecorr.py", "Correlation.__call__", "baselines_that_are_switched_off_are_fedavg",
+    {"self.beta * S / N / D": "S / N / D"},
+)  # fmt: skip
+breaks(
+    "methods/fedsam.py", "Sam.send", "baselines_that_are_switched_off_are_fedavg",
+    {"Rule('sam', {'rho': self.rho})": "Rule('sam', {'rho': self.rho or 0.05})"},
+)  # fmt: skip
+breaks(
+    "methods/fedacg.py", "LookAhead.finish", "baselines_that_are_switched_off_are_fedavg",
+    {"self.momentum * self.m + V": "self.m + V"},
+)  # fmt: skip
+breaks(
+    "methods/fedacg.py", "LookAhead.send", "baselines_that_are_switched_off_are_fedavg",
+    {"self._rate * self.momentum * self.m": "self._rate * self.m"},
+)  # fmt: skip
+breaks(
+    "methods/fedexp.py", "Extrapolation.finish", "baselines_that_are_switched_off_are_fedavg",
+    {"V + self.epsilon": "V"},
+)  # fmt: skip
+breaks(
+    "methods/fedcm.py", "ClientMomentum.finish", "baselines_that_are_switched_off_are_fedavg",
+    {"return V": "return V - self.m"},
+)  # fmt: skip
+breaks(
+    "methods/mime.py", "MimeLite._steps", "baselines_that_are_switched_off_are_fedavg",
+    {"self.beta * self.m": "self.m"},
+)  # fmt: skip
+breaks(
+    "methods/fedntd.py", "Distillation.__call__", "fedntd_pulls_the_other_classes_to_the_received_model",
+    {"self.others(V.frozen_outputs(S), Y)": "self.others(2 * V.frozen_outputs(S), Y)"},
+)  # fmt: skip
+breaks(
+    "methods/fedntd.py", "Distillation.others", "label_skew_baselines_without_anything_to_correct_are_fedavg",
+    {"Z[K].view(N, D) / self.tau": "Z / self.tau"},
+)  # fmt: skip
+breaks(
+    "methods/fedbn.py", "fedbn", "fedbn_keeps_running_statistics_and_is_fedavg_without_norms",
+    {"Keep('norm')": "Keep('head')"},
+)  # fmt: skip
+breaks(
+    "methods/local.py", "local", "local_training_is_training_alone",
+    {"Keep('full')": "Keep('head')"},
+)  # fmt: skip
+breaks(
+    "methods/personal_adaptation.py", "adapted", "fedbabu_and_finetuning_adapt_the_last_model",
+    {"W.start + O.delta": "W.start"},
+    {"R[[P[int(C)] for C in W.clients]] = A": "R[: len(W.clients)] = A"},
+)  # fmt: skip
+breaks(
+    "methods/finetune.py", "FineTune._asked", "fedbabu_and_finetuning_adapt_the_last_model",
+    {"() if A else (B,)": "()"},
+)  # fmt: skip
+breaks(
+    "methods/ditto.py", "PersonalModel.send", "ditto_goes_to_its_proximal_point",
+    {"(Phase(), P)": "(Phase(pulled=True, mu=M), P)", "Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')":
+     "Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "apfl", "apfl_mixes_the_global_and_the_local_model",
+    {"W, V, A = W - L * O, X, Y": "W, V, A = W - L * (1 - A) * O, X, Y"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
+    {"W - A * gradient(W, B)": "W - (A + 0.01) * gradient(W, B)"},
+)  # fmt: skip
+breaks(
+    "core/steps.py", "ala", "fedala_learns_weights_between_zero_and_one",
+    {"A - E * G * P": "A - G * P"},
+)  # fmt: skip

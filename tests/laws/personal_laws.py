@@ -238,6 +238,8 @@ def law_fedbabu_and_finetuning_adapt_the_last_model() -> None:
     problem = network()
     tuned = run("fedavg", problem, 3, {"finetune_epochs": 2})
     same(tuned.w, run("fedavg", problem, 3).w)
+    none = run("fedavg", problem, 3, {"finetune_epochs": 0})
+    assert torch.equal(none.personal(ALL), none.w.expand(8, -1))
     twice = tuned.personal(torch.tensor([7, 0]))
     same(twice, tuned.personal(ALL)[[7, 0]], 0.0)
     assert float((twice[0] - tuned.w).norm()) > 1e-3
@@ -255,7 +257,9 @@ def law_ditto_goes_to_its_proximal_point() -> None:
     net, settings = network(), {"sgd": SGD(shuffle=False)}
     free = federate(net, [Fixed([[2, 5]]), *make("ditto", lam=0.0)], 3, **settings)
     same(free.personal(ALL)[2], alone(net, 2, 3, **settings))
-    same(free.w, federate(net, [Fixed([[2, 5]])], 3, **settings).w)
+    for lam in (0.0, 2.0):  # the global model does not know of λ
+        fed = federate(net, [Fixed([[2, 5]]), *make("ditto", lam=lam)], 3, **settings)
+        same(fed.w, federate(net, [Fixed([[2, 5]])], 3, **settings).w)
 
 
 def law_apfl_mixes_the_global_and_the_local_model() -> None:
@@ -325,10 +329,9 @@ def law_per_fedavg_takes_the_gradient_after_a_step() -> None:
     for steps in (0, 1):
         fed = federate(net, make("per_fedavg", alpha=alpha, adapt_steps=steps), 0, w=w0, **settings)
         same(fed.personal(torch.tensor([4]))[0], w0 - steps * alpha * g)
-    same(
-        federate(net, [Fixed(HALF), *make("per_fedavg", alpha=0.0)], 2, **settings).w,
-        federate(net, [Fixed(HALF)], 2, **settings).w,
-    )
+    plain = federate(net, [Fixed(HALF)], 2, **settings).w
+    for variant in ("hf", "fo", "exact"):
+        same(federate(net, [Fixed(HALF), *make("per_fedavg", alpha=0.0, variant=variant)], 2, **settings).w, plain)
 
 
 def law_fedala_learns_weights_between_zero_and_one() -> None:
