@@ -135,7 +135,9 @@ def page(one: Entry) -> str:
         f"**It helps** {one.helps}",
         f"**It hurts** {one.hurts}",
         measured(one.name),
-        table(["setting", "default", "worth tuning", "meaning"], settings) if one.settings else "It has no settings.",
+        table(["setting", "default", "[worth tuning](../tune.md)", "meaning"], settings)
+        if one.settings
+        else "It has no settings.",
         f"```sh\n{one.command}\n```",
         "\n".join(f"- {fact}: {text}" for fact, text in facts.items() if text),
         f"## In its file\n\n```text\n{one.origin}\n```",
@@ -148,17 +150,24 @@ def measured(name: str) -> str:
     lines = []
     skewed = figures("label_skew")
     if name in skewed:
-        mine, base = (100 * fmean(skewed[which]["accuracy"]) for which in (name, "fedavg"))
-        rest = "" if name == "fedavg" else f" (FedAvg: {base:.1f} %)"
-        lines.append(f"- [skewed digits](../results/label_skew.md): test accuracy {mine:.1f} %{rest}")
+        mine, base = (percent(skewed[which]) for which in (name, "fedavg"))
+        rest = "" if name == "fedavg" else f"; FedAvg: {base}"
+        lines.append(f"- [skewed digits](../results/label_skew.md): test accuracy {mine}{rest}")
     for problem, arms in figures("personal").items():
         for arm in (name, f"{name}, fine-tuned"):
             if arm in arms:
-                mine, tuned = (100 * fmean(arms[which]["accuracy"]) for which in (arm, "fedavg, fine-tuned"))
-                rest = "" if arm == "fedavg, fine-tuned" else f" (fine-tuned FedAvg: {tuned:.1f} %)"
+                bases = {"FedAvg": "fedavg", "fine-tuned FedAvg": "fedavg, fine-tuned", "training alone": "local"}
+                others = [f"{text}: {percent(arms[base])}" for text, base in bases.items() if base != arm]
+                rest = "" if name == "fedavg" else "; " + ", ".join(others)
                 adapted = ", fine-tuned" if "," in arm else ""
-                lines.append(f"- [{problem}](../results/personal.md){adapted}: own test accuracy {mine:.1f} %{rest}")
+                mine = f"own test accuracy {percent(arms[arm])}"
+                lines.append(f"- [{problem}](../results/personal.md){adapted}: {mine}{rest}")
     return "\n".join(["Measured, each with a tuned learning rate:", "", *lines]) if lines else ""
+
+
+def percent(row: dict[str, Any]) -> str:
+    """The mean accuracy of an arm."""
+    return f"{100 * fmean(row['accuracy']):.1f} %"
 
 
 def figures(study: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_one_method_in_full(arno, name):
         assert text in told
     assert ("│ method.mu │ 0.01" in said) == (name == "fedprox")
     assert ("log(0.001, 1)" in told) == (name == "fedprox")
-    assert ("not regression: its loss is defined for classes" in told) == (name == "fedlc")
+    assert ("not multilabel, regression, tokens: its loss is defined for classes" in told) == (name == "fedlc")
     assert ("batched refuses it" in told) == (name in ("ditto", "fedlc"))
     assert ">>>" not in said
 

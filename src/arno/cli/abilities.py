@@ -43,7 +43,10 @@ def tasks_of(name: str) -> str:
     """The tasks that a method takes; the tasks that it refuses, with the reason."""
     refused = {task: reason(lambda make=make: tried(methods.get(name)(), make())) for task, make in TINY.items()}  # type: ignore[misc]
     fine = ", ".join(task for task, why in refused.items() if not why)
-    return "; ".join([fine, *(f"not {task}: {why}" for task, why in refused.items() if why)])
+    reasons: dict[str, list[str]] = {}
+    for task, why in refused.items():
+        reasons.setdefault(why, []).append(task)
+    return "; ".join([fine, *(f"not {', '.join(tasks)}: {why}" for why, tasks in reasons.items() if why)])
 
 
 def tried(parts: Sequence[Part], problem: Supervised, batched: bool = False) -> None:

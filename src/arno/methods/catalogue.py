@@ -123,7 +123,7 @@ def sends(parts: Sequence[Part]) -> str:
     """What goes to and from each client in a round, as the parts declare it.
 
     >>> sends([])
-    'the model to the client; the model from the client'
+    'to the client: the model; from the client: the model'
     >>> sends([Keep("full")])
     'nothing'
     """
@@ -133,9 +133,9 @@ def sends(parts: Sequence[Part]) -> str:
     if any("window" in part.roles for part in parts):
         cut += " within the client's window"
     if any(type(part).private is not Part.private for part in parts):
-        cut += " without what stays with the client"
+        cut += ", without what stays with the client"
     more = [sum(part.vectors[way] for part in parts) for way in (0, 1)]
     numbers = " and a few numbers" if any(type(part).answered is not Part.answered for part in parts) else ""
     further = [f" and {n} further vector{'s' if n > 1 else ''}" if n else "" for n in more]
     to, back = (f"the model{text}{cut}" for text in further)
-    return f"{to} to the client; {back}{numbers} from the client"
+    return f"to the client: {to}; from the client: {back}{numbers}"

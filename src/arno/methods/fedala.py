@@ -50,8 +50,9 @@ def fedala(
 
     layers: p, how many of the last layers with parameters are mixed.
     eta: learning rate of the weights.
-    start_epochs, weight_epochs: epochs of the weights, the first time and later.
-    sample_percent: share of the client's samples on which the weights are learned.
+    start_epochs: epochs of the weights, the first time that a client learns them.
+    weight_epochs: the same in its later rounds.
+    sample_percent: how many percent of the client's samples the weights are learned on.
 
     >>> fedala(layers=2)[0].layers
     2

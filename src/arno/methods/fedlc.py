@@ -42,7 +42,7 @@ def fedlc(*, tau: float = 1.0, denominator: Denominator = "all") -> list[Part]:
     """The logits of a client's classes get margins in its loss, larger ones for rarer classes.
 
     Helps: with strong label skew, where clients forget the classes that they do not hold.
-    Hurts: with balanced clients it changes nothing; denominator=others may collapse.
+    Hurts: with denominator=others, which may collapse; with balanced clients it changes nothing.
 
     tau: τ, the size of the margins.
     denominator: all classes that the client holds, or the others than the true one (the paper's formula).

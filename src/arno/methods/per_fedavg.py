@@ -48,8 +48,8 @@ def per_fedavg(
 
     alpha: α, the rate of the adaptation.
     variant: hf (Hessian product by a difference of gradients), fo (without it), exact.
-    delta: δ of the difference.
-    adapt_steps: gradient steps of the personal model.
+    delta: δ of the difference, for variant=hf.
+    adapt_steps: gradient steps, each over all samples of the client, from w to its personal model.
 
     >>> per_fedavg(variant="fo")
     [MetaStep(alpha=0.01, variant='fo', delta=0.001, adapt_steps=1)]

@@ -48,7 +48,8 @@ def pfedme(*, lam: float = 15.0, inner_steps: int = 5, inner_lr: float = 0.05, b
         large.
 
     lam: λ, the pull to w_k.
-    inner_steps, inner_lr: K and the rate of the personal model's steps.
+    inner_steps: K, the steps of the personal model on each batch.
+    inner_lr: the rate of these steps; below 2/λ.
     beta: β, the share of the server's step.
 
     >>> pfedme(inner_steps=3)
