@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -119,9 +120,9 @@ class Supervised(Problem):
         """Why many models cannot be computed at once on the batches of these clients; empty if they can."""
         if isinstance(self.stack, str):
             return self.not_vmapped and f"{self.stack}; vmap: {self.not_vmapped}"
-        samples = self.clients.sizes[clients.cpu()]
-        batch = batch_size.cpu().to(samples)
-        sizes = torch.cat([torch.minimum(samples, batch), samples % batch]).unique().tolist()
+        samples = self.clients.sizes.numpy()[clients.cpu().numpy()]
+        batch = batch_size.cpu().numpy().astype(samples.dtype)
+        sizes = np.unique(np.concatenate([np.minimum(samples, batch), samples % batch])).tolist()
         odd = [n for n in sizes if n and not self.stack.usual(n)]
         return f"it computes something else on batches of {odd[0]} samples" if odd else ""
 
