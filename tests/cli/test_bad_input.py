@@ -52,6 +52,7 @@ CASES = [
     ("local.clip=0", "local.clip = 0", "positive", "local.clip=null"),
     ("server_lr=0", "server_lr = 0", "positive", "try server_lr=1"),
     ("device=abacus", "device = abacus", "torch cannot use it", "try device=cpu"),
+    ("device=meta", "device = meta", "torch cannot use it", "try device=cpu"),
     ("data.val=2000", "val = 2000", "none would be left", "try data.val=0.1"),
     ("data=npz", "data=npz", "the file is not named", "data.path="),
     ("data=npz data.path=nowhere.npz", "data.path = nowhere.npz", "cannot be read", "np.savez"),
@@ -204,6 +205,11 @@ def test_an_option_that_does_not_exist(arno):
     assert "a setting is written quick=…" in arno("run", "--quick", "rounds=3").error
     assert "--jobs" in arno("compare", "--jobs", "many").error
     assert "--jobs 0" in arno("compare", "seed=0..1", "--jobs", "0").error
+    for words in (("seed=0..99999999999",), ("seed=0..9999", "local.lr=0.1,0.2", "rounds=1..9")):
+        error = arno("compare", *words).error
+        assert "at most 10" in error
+        assert "\n" not in error.strip()
+    assert arno("compare", f"seed=0..{'9' * 5000}").status == 2
 
 
 def test_a_target_without_the_name(arno):

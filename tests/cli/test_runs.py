@@ -47,6 +47,7 @@ def test_nothing_and_mistakes(arno, two):
     Path("empty").mkdir()
     assert arno("runs", "empty").out == "no runs in empty\n"
     assert "cannot be listed" in arno("runs", "gone").error
+    assert "cannot be listed (embedded null byte)" in arno("runs", "show", "\0").error
     assert "one folder" in arno("runs", "empty", "runs").error
     assert "did you mean 'method'" in arno("runs", "metod=x").error
     assert "is no run" in arno("runs", "show", "empty").error

@@ -332,6 +332,7 @@ def test_the_command_shows_the_search(tmp_path: Path, capsys: pytest.CaptureFixt
         (["local.lr=log(0, 1)"], "begins above zero"),
         (["local.lr=log(1, 0.1)"], "first end must be below"),
         (["local.epochs=int(1.5, 2)"], "whole numbers"),
+        (["local.epochs=int(1, .inf)"], "must be finite"),
         (["method=any(fedavg, fedprox)"], "method is not searched"),
         (["local.lr=log(0.1)"], "two ends"),
         (["local.lr=any(1)"], "different values"),

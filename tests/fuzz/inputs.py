@@ -124,6 +124,19 @@ def twist(rng: Random, value: Any) -> Any:
     return rng.choice(ODD) if rng.random() < 0.08 else value
 
 
+def twist_one(rng: Random, value: Any) -> Any:
+    """A copy of a JSON value with one part of it replaced or removed."""
+    if isinstance(value, dict | list) and value and rng.random() > 0.1:
+        at = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        copy = value.copy()
+        if rng.random() < 0.1:
+            del copy[at]
+        else:
+            copy[at] = twist_one(rng, value[at])
+        return copy
+    return rng.choice(ODD)
+
+
 # --- texts ---
 
 KEYS = (

@@ -24,7 +24,9 @@ from arno import conform
 from arno.cli import dispatch
 from arno.config import settings
 from arno.data import datasets, load, partitions
-from arno.records import checkpoint
+from arno.errors import ArnoError
+from arno.records import checkpoint, checksummed, damage, metrics
+from arno.records.folder import RunFolder
 from arno.registry import load_target
 from arno.selection import schedule
 
@@ -223,10 +225,15 @@ def hostile_checkpoint(rng: Random) -> bytes:
         (["federation/w"], ["w"], ["federation/w", "federation/w/x"], ["a/b/c/d"], ["run/best", "other/x"])
     )
     tensors = {name: torch.zeros(rng.choice((0, 1, 6))) for name in names}
-    plain = inputs.dumps(odd)
-    header = {"format": checkpoint.FORMAT, "checksum": checksum(tensors, checkpoint.FORMAT + plain), "plain": plain}
-    checkpoint.write_tensors(Path("odd.safetensors"), tensors, {"arno": inputs.dumps(header)})
+    write_checkpoint(Path("odd.safetensors"), tensors, odd)
     return Path("odd.safetensors").read_bytes()
+
+
+def write_checkpoint(path: Path, tensors: dict[str, torch.Tensor], values: Any) -> None:
+    """A file with these tensors and values, and a checksum that holds."""
+    plain = inputs.dumps(values)
+    header = {"format": checkpoint.FORMAT, "checksum": checksum(tensors, checkpoint.FORMAT + plain), "plain": plain}
+    checkpoint.write_tensors(path, tensors, {"arno": inputs.dumps(header)})
 
 
 def checksum(tensors: dict[str, torch.Tensor], text: str) -> str:
@@ -236,6 +243,85 @@ def checksum(tensors: dict[str, torch.Tensor], text: str) -> str:
         digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
         digest.update(tensors[name].numpy().tobytes())
     return digest.hexdigest()
+
+
+@cache
+def base() -> Path:
+    """A finished run."""
+    dispatch(["run", *SMALL, "data.limit=100", "rounds=2", "checkpoint.every=1", "seed=0", "out=base", "--quiet"])
+    return Path("base")
+
+
+#: Files of a run and of a comparison that hold JSON behind a checksum, each with a whole value.
+RECORDS: dict[str, dict[str, Any]] = {
+    "failure.json": {"reason": "a reason", "diverged": False, "config": {"seed": 0}},
+    "tags.json": {"tags": ["one"]},
+    "compare.json": {
+        "command": "arno compare seed=0 out=run",
+        "seconds": 1.0,
+        "metric": "test_f1",
+        "cells": [{"folder": "method=fedavg", "name": "fedavg", "setting": "", "seed": 0}],
+    },
+    "track/tensorboard.json": {"sent": 1, "began": 0.0, "finished": "", "uri": "", "run": "", "error": ""},
+}
+
+
+def hostile_run(rng: Random) -> tuple[str, bytes]:
+    """A file of a run with odd values and a checksum that holds: the author of a folder knows how to compute it."""
+    folder = RunFolder(base())
+    name = rng.choice(("config.yaml", "manifest.json", "metrics.jsonl", "panels.json", "checkpoint", *RECORDS))
+    if name == "config.yaml":
+        text = inputs.dumps(inputs.twist_one(rng, folder.config()))
+        head = f"# arno configuration of run {folder.mark}, crc32 {damage.checksum((folder.mark + text).encode())}"
+        return name, f"{head}\n{text}".encode()
+    if name == "metrics.jsonl":
+        rows = inputs.twist_one(rng, folder.rows())
+        good = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return name, "".join(metrics.line(row, folder.mark) for row in good).encode()
+    if name == "panels.json":
+        panel = {"title": "t", "text": "x", "kind": "lines", "x": [1], "lines": [{"name": "a", "y": [1.0]}]}
+        return name, inputs.dumps(inputs.twist_one(rng, [panel])).encode()
+    if name == "checkpoint":
+        tensors, header = checkpoint.read_tensors(folder.saved()[-1])
+        plain = json.loads(json.loads(header["arno"])["plain"])
+        write_checkpoint(Path("odd.safetensors"), tensors, inputs.twist_one(rng, plain))
+        return "checkpoints/00000002.safetensors", Path("odd.safetensors").read_bytes()
+    plain = RECORDS.get(name) or {key: value for key, value in folder.manifest().items() if key != "checksums"}
+    odd = inputs.twist_one(rng, plain)
+    return name, checksummed.text(odd if isinstance(odd, dict) else {}).encode()
+
+
+def crafted(value: tuple[str, bytes]) -> None:
+    """Use the folder with every command that opens one; each may refuse it."""
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree(base(), "run")
+    inputs.write(Path("run") / value[0], value[1])
+    refused: list[ArnoError] = []
+    for words in USES:
+        try:
+            dispatch(words)
+        except ArnoError as error:
+            refused.append(error)
+        if (Path("run") / ".arno-index.json").exists():
+            (Path("run") / ".arno-index.json").unlink()
+    if refused:
+        raise max(refused, key=lambda error: len(str(error)))
+
+
+#: The commands that open the folder of a run.
+USES = (
+    ["runs", "."],
+    ["runs", "show", "run"],
+    ["runs", "diff", "run", "base"],
+    ["runs", "tag", "two", "run"],
+    ["report", "run", "--out", "report.html"],
+    ["track", "run", "--to", "tensorboard"],
+    ["watch", "run"],
+    ["resume", "run", "rounds=3", "--quiet"],
+    ["repair", "run"],
+    ["resume", "run", "rounds=3", "--quiet"],
+    ["runs", "rm", "run", "--yes"],
+)
 
 
 def hostile_config(rng: Random) -> bytes:
@@ -352,6 +438,7 @@ KINDS: dict[str, tuple[st.SearchStrategy[Any] | Callable[[Random], Any], Callabl
     "all sources": (hostile_source, source, 0.08),
     "conformance cases": (hostile_case, case, 0.05),
     "checkpoints": (hostile_checkpoint, saved, 0.05),
+    "run folders": (hostile_run, crafted, 0.01),
 }
 
 

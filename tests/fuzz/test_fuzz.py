@@ -61,6 +61,7 @@ def test_valid_inputs_are_accepted(readers):
         "all sources": ("npz", {"data.npz": inputs.zipped(readers.arrays())}),
         "conformance cases": inputs.zipped({f"{k}.npy": inputs.npy(v) for k, v in readers.cases()[0].items()}),
         "checkpoints": readers.checkpoint_file(),
+        "run folders": ("tags.json", readers.checksummed.text({"tags": ["good"]}).encode()),
     }
     assert valid.keys() == readers.KINDS.keys()
     for kind, value in valid.items():

@@ -6,18 +6,20 @@ import errno
 import os
 import shutil
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+import torch
 from outcome import Outcome, Said
 
 import arno
 from arno import ArnoError
 from arno.analysis.comparison import Comparison
 from arno.cli import main
-from arno.records import metrics
+from arno.records import checkpoint, metrics
 from arno.records.damage import Damaged
 from arno.records.folder import COUNTS, RunFolder
 from arno.records.lock import writing
@@ -308,3 +310,43 @@ def test_attack_full_disk_is_one_line_wherever_it_is_met(tmp_path, monkeypatch, 
         == "error: cannot write run/curves.png: No space left on device; free some space, then repeat the command\n"
     )
     assert RunFolder(tmp_path / "run").manifest()["status"] == "failed"
+
+
+# --- folders whose author knows the checksums ---
+
+
+def test_attack_a_record_that_is_no_number(finished, copy, capsys):
+    run = copy(finished)
+    rows = RunFolder(run).rows()
+    rows[-1]["test_f1"] = "high"
+    (run / metrics.NAME).write_text("".join(metrics.line(row, RunFolder(run).mark) for row in rows))
+    assert _status("report", run) == 2
+    assert "is no record of a round" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("run", {"best_round": "three"}),
+        ("run", {"best_score": None}),
+        ("run", {"unknown": 1}),
+        ("federation", {"t": 4}),
+        ("federation", {"t": "six"}),
+        ("federation", {"w": torch.zeros(3)}),
+    ],
+)
+def test_attack_a_checkpoint_with_odd_values_is_one_line(section, changes, finished, copy):
+    run = copy(finished)
+    path = RunFolder(run).saved()[-1]
+    saved = checkpoint.load(path)
+    checkpoint.save(path, replace(saved, **{section: getattr(saved, section) | changes}))
+    with pytest.raises(Damaged, match="does not hold the state of this run"):
+        resume(run, "rounds=8")
+
+
+def test_attack_a_configuration_without_rounds_is_not_tracked(finished, copy, capsys):
+    run = copy(finished)
+    folder = RunFolder(run)
+    folder.write_config({key: value for key, value in folder.config().items() if key != "rounds"})
+    assert _status("track", run, "--to", "tensorboard") == 2
+    assert "holds no number of rounds" in capsys.readouterr().err

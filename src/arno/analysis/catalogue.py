@@ -48,8 +48,9 @@ class Catalogue:
         self._locks: set[str] = set()
         try:
             os.scandir(self.folder).close()
-        except OSError as error:
-            raise ArnoError(f"{self.folder}", f"cannot be listed ({error.strerror})", "give another folder") from error
+        except (OSError, ValueError) as error:  # ValueError: a null character
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ArnoError(f"{self.folder}", f"cannot be listed ({why})", "give another folder") from error
 
     def path(self, name: str) -> Path:
         """The folder of an entry."""

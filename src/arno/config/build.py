@@ -392,7 +392,7 @@ def device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         chosen = torch.device(name)
-        torch.zeros(1, device=chosen)
+        float(torch.zeros(1, device=chosen))  # the device meta has no values
     except (RuntimeError, AssertionError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise ArnoError(f"device = {name}", f"torch cannot use it ({why})", "try device=cpu") from error

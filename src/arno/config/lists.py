@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from ..errors import ArnoError
 
+#: The most values of a range.
+MOST = 10_000
+
 
 def values(text: str) -> Iterator[str]:
     """The values that a setting lists. Brackets and parentheses protect the commas within them.
@@ -14,11 +17,13 @@ def values(text: str) -> Iterator[str]:
     >>> list(values("0..2")), list(values("[8, 8],[16]"))
     (['0', '1', '2'], ['[8, 8]', '[16]'])
     """
-    bounds = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text)
+    bounds = re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})", text)
     if bounds:
         low, high = int(bounds[1]), int(bounds[2])
         if high < low:
             raise ArnoError(f"range {text}", "it must rise", f"write {high}..{low}")
+        if high - low >= MOST:
+            raise ArnoError(f"range {text}", f"it has at most {MOST:,} values", f"write {low}..{low + MOST - 1}")
         yield from (str(i) for i in range(low, high + 1))
         return
     depth, value = 0, ""

@@ -8,11 +8,14 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import product
+from math import prod
 
 from ..config import settings as configs
 from ..config.lists import values
 from ..errors import ArnoError
 
+#: The most runs of a grid.
+MOST = 100_000
 GENERAL = frozenset(f.name for f in fields(configs.Config))
 
 
@@ -70,10 +73,12 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     varying = [key for key, several in shared if len(several) > 1 and key != "seed"]
     subject = "method" if len(compared) > 1 else next(iter(varying), "method")
     found: dict[Cell, None] = {}
+    _refuse_many(shared)
     for chosen in _choices(shared):
         method = chosen.get("method")
         own = [(key.partition(".")[2], several) for key, several in given if after_method(key, {method})]
         several_of_own = [key for key, several in own if len(several) > 1]
+        _refuse_many([*shared, *own])
         for mine in _choices(own):
             told = [f"{key}={mine[key]}" for key in several_of_own]
             found[_cell(chosen, mine, told, varying, subject)] = None
@@ -93,6 +98,14 @@ def _listed(text: str) -> tuple[str, list[str]]:
     for each in several:
         configs.parse(f"{key}{equals}{each}")
     return key, several
+
+
+def _refuse_many(lists: Lists) -> None:
+    """Refuse more runs than anybody waits for, before their list is made."""
+    count = prod(len(several) for _, several in lists)
+    if count > MOST:
+        several = ", ".join(f"{len(several):,} values of {key}" for key, several in lists if len(several) > 1)
+        raise ArnoError(f"{count:,} runs ({several})", f"a comparison has at most {MOST:,}", "list fewer values")
 
 
 def _choices(lists: Lists) -> Iterator[dict[str, str]]:

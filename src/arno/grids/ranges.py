@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import log10
+from math import isfinite, log10
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import settings as configs
@@ -68,6 +68,8 @@ class Range:
         if len(inside) != 2 or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in inside):
             raise ArnoError(text, "a range has two ends, which are numbers", f"write {scale}(0.001, 1)")
         low, high = inside
+        if not all(isfinite(end) for end in inside):
+            raise ArnoError(text, "its ends must be finite", f"write {scale}(1, 10)")
         if low == high:
             raise ArnoError(text, "its ends are equal", f"give the value instead: {low:g}")
         if not low < high:

@@ -101,7 +101,8 @@ def parsed(text: bytes) -> Row | None:
         return None
     try:
         row = json.loads(text)
-        return row if type(row["round"]) is int else None
+        whole = type(row["round"]) is int and isinstance(row.get("run", ""), str)
+        return row if whole and all(isinstance(row[k], int | float) for k in row if k != "run") else None
     except (ValueError, KeyError, RecursionError):
         return None
 

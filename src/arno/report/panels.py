@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.clients import MANY, plain_label
 from ..core.metric import DECILES, TRAIN_LOSS, Metric
+from ..errors import ArnoError
 from ..pictures.draw import drawn
 from ..pictures.panel import Chart, HeatMap, Line, Panel, band, over_seeds
 from .numbers import cut
@@ -215,6 +216,8 @@ def selection(groups: Sequence[Group]) -> list[Panel]:
         for run in (run for run in group.runs.values() if len(run.clients)):
             seen = run.clients[["round", "client"]].drop_duplicates()
             n = run.config["clients"] or run.folder.manifest()["client_count"]
+            if not isinstance(n, int):
+                raise ArnoError(f"{run.path}: clients = {n}", "it must be a whole number", f"arno repair {run.path}")
             rounds = seen["round"].nunique()
             took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent client first
             ordered = took + [0.0] * (n - len(took))

@@ -52,6 +52,12 @@ class Totals:
     best: Tensor = field(default_factory=lambda: torch.zeros(0))
     first: int | None = None
 
+    def plain(self) -> bool:
+        """Whether all values are of the kinds that a run writes."""
+        sums = (self.local_steps, self.uploaded_bytes, self.downloaded_bytes, self.seconds, self.best_score)
+        kinds = all(isinstance(x, int | float) for x in sums) and type(self.best_round) is int
+        return kinds and isinstance(self.best, Tensor) and (self.first is None or type(self.first) is int)
+
 
 class Loop:
     """A run in progress. notes: what the user must know of the folder in which it continues."""

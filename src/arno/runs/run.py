@@ -11,8 +11,9 @@ from ..config import settings as configs
 from ..core.federation import Federation
 from ..core.part import Part
 from ..core.resources import allocating
-from ..errors import ArnoError
+from ..errors import ArnoError, described
 from ..records import checkpoint as checkpoints
+from ..records.damage import damaged
 from ..records.folder import RunFolder
 from ..records.lock import writing
 from ..records.verify import newest, recover_manifest, refuse_other_config, verify
@@ -176,8 +177,7 @@ def _execute(
         note(folder.path, config)
         folder.write_config(config)
     if saved is not None:
-        fed.restore(saved.federation)
-        totals = Totals(**saved.run)
+        totals = _restored(folder, fed, saved)
         if "downloaded_bytes" not in saved.run:
             notes = [*notes, f"{EARLIER_BYTES} {saved.round + 1} on"]
         folder.rewind(saved.round)
@@ -185,6 +185,20 @@ def _execute(
         loop = Loop(config, fed, totals, folder, progress, [*notes, *tight], until)
         loop.run(command=parts is None and not from_python(config), pictures=pictures)
     return RunResult(folder.path)
+
+
+def _restored(folder: RunFolder, fed: Federation, saved: checkpoints.Checkpoint) -> Totals:
+    """Put the state of a checkpoint into the federation; refuses values of other kinds than a run writes."""
+    try:
+        size = fed.w.shape
+        fed.restore(saved.federation)
+        totals = Totals(**saved.run)
+        if fed.t != saved.round or fed.w.shape != size or not totals.plain():
+            raise ValueError(f"round {fed.t}, a model of shape {list(fed.w.shape)}")
+        return totals
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError) as error:
+        rule = f"does not hold the state of this run ({described(error)})"
+        raise damaged(folder.checkpoint_path(saved.round), rule, folder.path) from error
 
 
 def _refuse_other_data(folder: RunFolder, fed: Federation) -> None:

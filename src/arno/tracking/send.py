@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import ArnoError
 from ..records import metrics
+from ..records.damage import damaged
 from ..records.folder import RunFolder
 from ..records.lock import writing
 from .destination import Destination, single
@@ -65,7 +66,9 @@ class Sender:
         self._tracker = destination.tracker
         destination.file(path).parent.mkdir(exist_ok=True)
         self.state = destination.state(path)
-        self._rounds = self.folder.config()["rounds"]
+        self._rounds = self.folder.config().get("rounds")
+        if not isinstance(self._rounds, int):
+            raise damaged(path / "config.yaml", "holds no number of rounds", path)
         self._reader, self._elapsed = metrics.Reader(path / metrics.NAME, self.folder.mark), 0.0
         self._pending: list[Record] = []
         self._connected = False
