@@ -116,12 +116,13 @@ def try_out(problem: Supervised) -> None:
 
 
 def refuse_untrained(problem: Supervised) -> None:
-    """Refuse a network whose loss has no gradient for any of its parameters."""
-    module, x, y = deepcopy(problem.module).eval(), problem.inputs(problem.x[:4]), problem.y[:4]
+    """Refuse a network whose outputs have no gradient for any of its parameters."""
+    module, x = deepcopy(problem.module).cpu().eval(), problem.inputs(problem.x[:4]).cpu()  # cuDNN trains only
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
-        loss = problem.task.loss(module(x.clone()), y.clone())
-        found = torch.autograd.grad(loss, trained, allow_unused=True) if loss.requires_grad else ()
+        outputs = module(x.clone())
+        delta = torch.ones_like(outputs)
+        found = torch.autograd.grad(outputs, trained, delta, allow_unused=True) if outputs.requires_grad else ()
     if not any(g is not None for g in found):
         rule = "its outputs do not depend on its parameters for autograd, so that none would be trained"
         remedy = "remove detach(), numpy(), item() and no_grad() from its forward"
