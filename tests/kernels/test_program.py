@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 from arno.core.layout import flatten
 from arno.kernels.choose import choose, for_training
+from arno.kernels.dense import Dense
 from arno.kernels.kernel import Autograd
+from arno.kernels.record import record
 from arno.kernels.stacked import Batch, StackedProgram, refusal, stacked_program
 from arno.kernels.written import Written, program_of
 from arno.tasks.classification import Classification
@@ -513,6 +515,48 @@ def test_a_number_that_depends_on_the_batch_is_seen():
     stack = stacked_program(module, task, x)
     assert stack.usual(9)
     assert not stack.usual(12)
+
+
+class Chain(nn.Module):
+    """A perceptron that is told of large batches in one of several ways."""
+
+    def __init__(self, large):
+        super().__init__()
+        self.a, self.b, self.large = nn.Linear(6, 5), nn.Linear(5, 3), large
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)) if self.large(x) else torch.relu(self.a(x)))
+
+
+LARGE = {
+    "len": lambda x: len(x) > 9,
+    "shape": lambda x: x.shape[0] > 9,
+    "size": lambda x: x.size(0) > 9,
+    "numel": lambda x: x.numel() > 54,
+    "rows": lambda x: sum(1 for _ in x) > 9,
+    "unpacked": lambda x: len([*x]) > 9,
+    "text": lambda x: str(x).count("],") >= 9,
+    "never": lambda x: False,
+}
+
+
+@pytest.mark.parametrize("how", LARGE)
+def test_a_chain_that_knows_the_number_of_samples_is_recorded_on_every_number(how, monkeypatch):
+    module, x = Chain(LARGE[how]), torch.randn(12, 6)
+    task, y = Classification(3), torch.arange(12) % 3
+    kernel, plain = for_training(deepcopy(module), (6,), task, False), Autograd(deepcopy(module), task)
+    for each in (kernel, plain):
+        each.w.copy_(flatten(module))
+    asked = []
+    monkeypatch.setattr("arno.kernels.kernel.record", lambda module, x: asked.append(len(x)) or record(module, x))
+    for n in (9, 12, 5, 12, 1):
+        assert near(kernel.gradient(x[:n], y[:n]), plain.gradient(x[:n], y[:n]))
+        assert near(kernel.g, plain.g)
+    if how == "never":
+        assert type(kernel) is Dense
+        assert asked == [2, 1]
+    elif type(kernel) is Dense:
+        assert asked == [2, 9, 12, 5, 1]
 
 
 def test_vmap_refuses_samples_that_depend_on_each_other():

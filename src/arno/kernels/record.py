@@ -32,6 +32,11 @@ UNSEEN = {
     "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_",
 }  # fmt: skip
 
+#: Functions that show nothing of the number of samples, and run the same operations on any number above one.
+BLIND = frozenset({
+    "conv2d", "linear", "flatten", "relu", "relu_", "tanh", "tanh_", "sigmoid", "max_pool2d", "avg_pool2d",
+})  # fmt: skip
+
 
 class NotRecorded(Exception):
     """Why the forward pass of a network is no fixed list of operations."""
@@ -72,11 +77,13 @@ class Graph:
     """The operations of a forward pass on some samples, and which output is the network's.
 
     constants: tensors that are neither the input nor parameters, by name.
+    blind: whether the code of the network called nothing that shows it the number of samples.
     """
 
     operations: tuple[Operation, ...]
     output: Value
     constants: dict[str, Tensor]
+    blind: bool = False
 
     def structure(self) -> list[Any]:
         """The operations and their arguments, without what may depend on the number of samples."""
@@ -89,18 +96,25 @@ class Graph:
 def record(module: nn.Module, x: Tensor) -> Graph:
     """Run a network on samples and record it; raises `NotRecorded` if the recording does not say all that happens."""
     recorder = Recorder(module, x)
-    with Guard(), recorder:
+    with Guard() as guard, recorder:
         out = module(x)
     if not isinstance(out, Tensor):
         raise NotRecorded("it returns something else than one tensor")
     if any(isinstance(node, BackwardCFunction) for node in _backward(out)):
         raise NotRecorded("it has a gradient of its own (torch.autograd.Function)")
     output = recorder.value(out)
-    return Graph(tuple(_live(recorder.operations, output)), output, recorder.constants)
+    return Graph(tuple(_live(recorder.operations, output)), output, recorder.constants, guard.called <= BLIND)
 
 
 class Guard(TorchFunctionMode):
-    """Ends a recording where a network reads or changes tensors in a way that the recording does not show."""
+    """Ends a recording where a network reads or changes tensors in a way that the recording does not show.
+
+    called: the names of the functions of torch that the code of the network called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = set[str]()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -109,6 +123,7 @@ class Guard(TorchFunctionMode):
         name: str = func.__self__.__name__ if func.__name__ in ("__get__", "__set__") else func.__name__
         if name in UNSEEN or (name in ("data", "grad", "requires_grad") and func.__name__ == "__set__"):
             raise NotRecorded(f"it reads or changes tensors outside its operations ({name})")
+        self.called.add(name)
         return func(*args, **(kwargs or {}))
 
 
