@@ -1,7 +1,7 @@
 """Arno, a hand-written loop and the peers on the same work, side by side.
 
     python benchmarks/speed/run.py [W1 … W5b W7 … W13] [--repeats 5] [--peers DIR] [--only NAME ...]
-                                   [--data NAME=FOLDER ...] [--out docs/results/speed.md]
+                                   [--once NAME ...] [--data NAME=FOLDER ...] [--out docs/results/speed.md]
 
 | | model | clients | a round |
 | --- | --- | --- | --- |
@@ -27,9 +27,9 @@ the median over its rounds after the first (one round, on W3); the table shows t
 its range, the peak memory of the process tree (proportional set size) and the accuracy of the final model with its
 range: ranges that do not overlap are a sign of different work. All of them start from the same model, shuffle the
 samples in another way in every repeat, and get the same environment variables. `--peers` is where `make bench-peers`
-put the peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone;
-on W1 and W2 Arno's other parallel engines take part as well. `--data fashion_mnist=FOLDER` takes real data in place of
-made-up images.
+put the peers' environments; without it only Arno and the hand-written loop run. `--only Arno pfl` takes those alone,
+`--once Flower` takes Flower in the first repeat only; on W1 and W2 Arno's other parallel engines take part as well.
+`--data fashion_mnist=FOLDER` takes real data in place of made-up images.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from common import flops
 from prepare import prepare
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 10, "W2": 40, "W3": 2, "W4": 24, "W7": 40, "W8": 24, "W9": 10, "W10": 8, "W11": 3, "W12": 8, "W13": 10}
+ROUNDS = {"W1": 8, "W2": 16, "W3": 2, "W4": 12, "W7": 16, "W8": 12, "W9": 8, "W10": 6, "W11": 3, "W12": 6, "W13": 8}
 #: Workloads with a twin: the same network, written by a user.
 TWINS = ("W1", "W2", "W4")
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}
@@ -122,7 +122,7 @@ def gemm_peak(threads: int) -> float:
 
 
 def measure(
-    name: str, folder: Path, method: str, repeats: int, peers: Path | None, only: list[str] | None
+    name: str, folder: Path, method: str, repeats: int, peers: Path | None, only: list[str] | None, rare: list[str]
 ) -> dict[str, object]:
     """All contenders of one workload, or `only` some."""
     base, cores = folder.name, os.cpu_count() or 1
@@ -132,6 +132,8 @@ def measure(
     for repeat in range(repeats):
         peaks.append(gemm_peak(cores))
         for contender in taking_part:
+            if repeat and contender.name in rare:
+                continue
             found[contender.name].append(once(contender, folder, ROUNDS[base], repeat))
             print(f"{name} {repeat + 1}/{repeats} {contender.name}: {found[contender.name][-1]}", flush=True)
     parts, cohorts = (json.loads((folder / f"{part}.json").read_text()) for part in ("clients", "cohorts"))
@@ -212,6 +214,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--only", nargs="*", metavar="CONTENDER")
+    parser.add_argument("--once", nargs="*", metavar="CONTENDER", default=[])
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument(
         "--out", type=Path, help="a page: tables between its two marks, numbers and a picture beside it"
@@ -227,7 +230,7 @@ def main() -> None:
         for name in options.workloads or [*ROUNDS, *VARIANTS]:
             work, method = VARIANTS.get(name, (name, "fedavg"))
             folder = prepare(work, Path(base), sources)
-            results[name] = measure(name, folder, method, options.repeats, peers, options.only)
+            results[name] = measure(name, folder, method, options.repeats, peers, options.only, options.once)
             print(f"\n{table(name, results[name])}\n", flush=True)
             if options.out:
                 numbers.write_text(json.dumps(results, indent=1) + "\n")
