@@ -61,21 +61,23 @@ def _pad_filters(module: nn.Module, chain: Sequence[Step]) -> None:
         return
     for conv in convs:
         conv.__class__ = Padded if conv is not convs[-1] else Unpadded
+    for conv in convs[1:]:
+        conv.before = -conv.get_parameter("weight").shape[1] % 8  # type: ignore[assignment]
 
 
 class Unpadded(nn.Conv2d):
-    """A convolution that takes more channels than it has weights for; the further channels are zeros."""
+    """A convolution that takes `before` more channels than it has weights for; the further channels are zeros."""
 
     padded = False
+    before = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution, with zero weights for the further channels and zero filters up to a multiple of eight."""
-        before = x.shape[1] - self.weight.shape[1]
         more = -len(self.weight) % 8 if self.padded else 0
-        if not more and not before:
+        if not more and not self.before:
             return super().forward(x)
         assert self.bias is not None
-        weight = F.pad(self.weight, (0, 0, 0, 0, 0, before, 0, more))
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, self.before, 0, more))
         return F.conv2d(x, weight, F.pad(self.bias, (0, more)), self.stride, self.padding)
 
 

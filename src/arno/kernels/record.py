@@ -109,7 +109,7 @@ def record(module: nn.Module, x: Tensor) -> Graph:
 class Guard(TorchFunctionMode):
     """Ends a recording where a network reads or changes tensors in a way that the recording does not show.
 
-    called: the names of the functions of torch that the code of the network called.
+    called: the names of the functions of torch that the code of the network called, but not on parameters alone.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,9 @@ class Guard(TorchFunctionMode):
         name: str = func.__self__.__name__ if func.__name__ in ("__get__", "__set__") else func.__name__
         if name in UNSEEN or (name in ("data", "grad", "requires_grad") and func.__name__ == "__set__"):
             raise NotRecorded(f"it reads or changes tensors outside its operations ({name})")
-        self.called.add(name)
+        given = list(_tensors((args, kwargs or {})))
+        if not given or not all(isinstance(each, nn.Parameter) for each in given):
+            self.called.add(name)
         return func(*args, **(kwargs or {}))
 
 
@@ -215,6 +217,14 @@ def _described(given: Any, value: Callable[[Tensor], Value]) -> Any:
     if isinstance(given, list | tuple):
         return type(given)(_described(each, value) for each in given)
     return {k: _described(v, value) for k, v in given.items()} if isinstance(given, dict) else given
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, list | tuple | dict):
+        for each in given.values() if isinstance(given, dict) else given:
+            yield from _tensors(each)
 
 
 def _values(given: Any) -> Iterator[Value]:
