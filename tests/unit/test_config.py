@@ -254,3 +254,27 @@ def test_every_remedy_for_a_setting_can_be_followed():
     for ours, others in meanings.MEANINGS.items():
         error = meanings.meant(others[0], "1", owned=False)
         assert str(error).endswith(f"try {ours}=1")
+
+
+def test_a_changed_configuration_does_not_change_the_next_one():
+    words = ["model=mlp", "model.hidden=[64, 32]", "local.lr=0.3"]
+    first = compose(words)
+    expected = plain(first)
+    first.model.hidden.append(16)
+    first.local.lr, first.partition.alpha = 5.0, 7.0
+    parse(words[1])[1].append(8)
+    assert plain(compose(words)) == expected
+    assert resolved("model=mlp") == resolved("model=mlp")
+
+
+def test_defaults_are_those_of_the_factory_registered_last(monkeypatch):
+    methods = registry("method")
+    monkeypatch.setattr(methods, "_factories", dict(methods._factories))
+    monkeypatch.setattr(methods, "_info", dict(methods._info))
+    for mu in (0.1, 0.2):
+
+        @methods.register("mine")
+        def mine(*, mu: float = mu):
+            return []
+
+        assert resolved("method=mine")["method"]["mu"] == mu

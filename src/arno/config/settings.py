@@ -13,8 +13,10 @@ import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 from zlib import crc32
@@ -158,11 +160,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
             shared = {group, f"{group}.kind", *(f"{group}.{name}" for name in COMMON.get(group, ()))}
             below = [(key, value) for key, value in below if key.split(".")[0] != group or key in shared]
     given = [*below, *above]
-    config: DictConfig = OmegaConf.structured(Config)
-    for group in GROUPS:
-        kind = _kind(group, given)
-        target = next((value for key, value in reversed(given) if key == f"{group}.target"), None)
-        config[group] = OmegaConf.structured(_schema(group, kind, target))
+    config = _defaults(given)
     kinds = {group: config[group].kind for group in GROUPS}
     own = [registry(group).info(kinds[group]).get("defaults", {}) for group in ("problem", "method")]
     if kinds["problem"] not in ("quadratic", "pair") and registry("partition").info(kinds["partition"]).get("of"):
@@ -178,12 +176,48 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     return config
 
 
+def _defaults(given: Sequence[tuple[str, Any]]) -> DictConfig:
+    """The defaults of the kinds that are chosen; made once for the same factories, because that takes long."""
+    chosen = []
+    for group in GROUPS:
+        kind = _kind(group, given)
+        target = next((value for key, value in reversed(given) if key == f"{group}.target"), None)
+        chosen.append((group, kind, target if kind == "custom" else None))
+    factories = [registry(group).get(kind, target) for group, kind, target in chosen]
+    for group, kind, _ in chosen:
+        inner = registry(group).info(kind).get("nested")
+        factories += [inner.get(name) for name in inner.names()] if inner else []
+    if any(kind == "custom" for _, kind, _ in chosen):  # such a factory may be any object
+        return _sections(tuple(chosen))
+    return deepcopy(_kept_sections(tuple(chosen), tuple(factories)))
+
+
+def _sections(chosen: Sequence[tuple[str, str, str | None]]) -> DictConfig:
+    """The defaults of these kinds: group, kind and target."""
+    config: DictConfig = OmegaConf.structured(Config)
+    for group, kind, target in chosen:
+        config[group] = OmegaConf.structured(_schema(group, kind, target))
+    return config
+
+
+@lru_cache(maxsize=32)
+def _kept_sections(chosen: tuple[tuple[str, str, str | None], ...], factories: tuple[Any, ...]) -> DictConfig:
+    """The same, kept. factories: those of the kinds; another one of the same name has other defaults."""
+    return _sections(chosen)
+
+
 def parse(text: str) -> tuple[str, Any]:
     """One `key=value`; the value is YAML, as in Hydra.
 
     >>> parse("local.lr=uniform(0.001, 0.1)"), parse("model.hidden=[64, 64]"), parse("local.lr=1e-3")
     (('local.lr', 'uniform(0.001, 0.1)'), ('model.hidden', [64, 64]), ('local.lr', 0.001))
     """
+    return deepcopy(_parsed(text))  # a list may be changed by who gets it
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[str, Any]:
+    """The same; the runs of a comparison have most of their settings in common."""
     key, equals, value = text.partition("=")
     key = key.strip().lstrip("+")
     what = f"argument {limits.shortened(repr(text))}"
