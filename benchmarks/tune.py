@@ -57,20 +57,23 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()
-    spent = {}
+    spent, best = {}, {}
     for prune in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             record, found, inside, outside = searched(Path(folder), options.trials, options.rounds, prune)
             spent[prune] = sum(group.cost("rounds") for group in record.groups)
             print(f"{'with' if prune else 'without'} pruning: {spent[prune]:,.0f} rounds, {inside:.1f} s in the runs")
             print(f"  overhead: {outside:.2f} s, {outside / inside:.1%} of the time in the runs")
+            best[prune] = {group.label: group.best for group in record.groups}
             for group in record.groups:
-                best = ", ".join(f"{key} = {value}" for key, value in group.best.items())
-                print(f"  {group.label:<10} validation {group.score:.4f}  {best}")
+                chosen = ", ".join(f"{key} = {value}" for key, value in group.best.items())
+                print(f"  {group.label:<10} validation {group.score:.4f}  {chosen}")
             table = found.table()
             order = ", ".join(f"{row['name']} {row['final']:.4f}" for _, row in table.iterrows())
             print(f"  comparison on fresh seeds: {order}", flush=True)
+    same = sum(best[False][label] == best[True][label] for label in best[False])
     print(f"rounds saved by pruning: {1 - spent[True] / spent[False]:.0%}")
+    print(f"same best settings with and without pruning: {same} of {len(best[True])} methods")
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def write(plain: Comparison, found: Comparison, searches: dict[str, Tuning]) -> 
         "- **Default settings**: `local.lr=0.05` and the defaults of each method. Nothing is tuned.",
         f"- **Tuned**: `arno tune` with {TRIALS} trials per method and setting. `local.lr` in log(0.001, 1) for every "
         "method, and for each method the ranges that it declares (`arno methods NAME`). Chosen by validation F1 on "
-        "seed 1000; bad trials ended after 10 and after 20 of the 40 rounds; every method had the same number of "
+        "seed 1000; the worse half of each batch ended after 10 of the 40 rounds; every method had the same number of "
         "trials and of rounds. FedAvg has one setting to search, others up to four: with equal budgets, several "
         "settings are searched less densely than one.",
         "- Both comparisons use seeds 0 to 4, which the search did not use, and with them other partitions. Test F1: "

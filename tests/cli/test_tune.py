@@ -154,7 +154,7 @@ def test_budgets_are_equal_and_test_data_are_not_read(tmp_path: Path) -> None:
     clean, poisoned = both[False], both[True]
     assert [group.best for group in clean.groups] == [group.best for group in poisoned.groups]
     assert [group.scores() for group in clean.groups] == [group.scores() for group in poisoned.groups]
-    assert {group.cost("rounds") for group in clean.groups} == {4 * 1 + 2 * 1 + 1 * 2}
+    assert {group.cost("rounds") for group in clean.groups} == {4 * 1 + 2 * 3}
     assert {"method.mu", "local.lr"} == {*clean.groups[1].space}
     finals = {p: arno.Comparison.open(tmp_path / f"out-{p}").table()["final"].max() for p in (False, True)}
     assert finals[False] > 0.8 > 0.5 > finals[True]  # the comparison does read them
@@ -246,7 +246,7 @@ def test_every_setting_has_its_own_number_of_rounds(tmp_path: Path) -> None:
     assert found.rounds == (4, 8)
     for group, rounds in zip(found.groups, found.rounds, strict=True):
         assert max(int(t) for trial in group.trials for t in trial["scores"]) == rounds
-        assert group.cost("rounds") == 4 * rounds / 4 + 2 * rounds / 4 + 1 * rounds / 2
+        assert group.cost("rounds") == 4 * rounds / 4 + 2 * rounds * 3 / 4
     order = arno.Comparison.open(tmp_path / "out").table()
     assert sorted(order["rounds"]) == [4, 8]
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Display:
     """Counts the cells and shows nothing; subclasses show the counts.
 
-    titles: the cells to run. total: all cells, with those that were done before.
+    titles: the cells to run. total: all cells, with those that were done before. failed: cells without a result.
     """
 
     def __init__(self, titles: Sequence[str], total: int) -> None:
         self.titles, self.total, self.done = titles, total, total - len(titles)
         self.running: dict[int, float] = {}
+        self.failed: list[int] = []
         self.began_at = monotonic()
 
     def began(self, cell: int) -> None:
@@ -39,6 +40,7 @@ class Display:
         """The cell has ended."""
         self.running.pop(cell, None)
         self.done += not outcome.interrupted
+        self.failed += [cell] * bool(outcome.reason)
 
     @property
     def left(self) -> str:

@@ -23,8 +23,8 @@ from .ranges import Range
 
 #: So many trials are asked for before their scores are known, and so many random ones begin a search.
 BATCH = 8
-#: The shares of the rounds after which the better half of the trials of a batch goes on.
-RUNGS = (0.25, 0.5, 1.0)
+#: The shares of the rounds after which trials are compared; the better half of a batch goes on after the first.
+RUNGS = (0.25, 1.0)
 
 
 @dataclass
@@ -175,7 +175,7 @@ def rungs(rounds: int, every: int) -> list[int]:
     """The rounds after which trials are compared: evaluated ones, the last of them is the last round.
 
     >>> rungs(40, 1), rungs(40, 15), rungs(3, 1)
-    ([10, 20, 40], [15, 30, 40], [1, 3])
+    ([10, 40], [15, 40], [1, 3])
     """
     found = {min(rounds, max(1, -(-int(rounds * share) // every)) * every) for share in RUNGS}
     return sorted(found | {rounds})

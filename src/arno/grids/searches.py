@@ -1,9 +1,9 @@
 """The searches of all methods of a comparison, side by side.
 
 For every method, Optuna proposes settings in batches. All trials of a batch train to a quarter of the rounds, the
-better half of them to a half, the better half of those to the end. So every method spends the same number of trials and
-of rounds. All trials have the same seeds, so they have the same clients and the same cohorts. Scores are those on
-validation data; test data are not even loaded into the problem (`eval.test=false`).
+better half of them to the end. So every method spends the same number of trials and of rounds. All trials have the same
+seeds, so they have the same clients and the same cohorts. Scores are those on validation data; test data are not even
+loaded into the problem (`eval.test=false`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..core.metric import Metric
 from ..errors import ArnoError
 from ..records import checksummed
 from ..records.disk import write
+from ..records.folder import RunFolder
 from ..runs.result import RunResult
 from .cells import Config, Workers, run_cells
 from .compare import check_jobs, composed, is_done, resolve
@@ -103,6 +104,7 @@ class Searching:
             for cell, space, known in zip(groups, spaces, recorded, strict=True)
         ]
         self._costs: dict[tuple[int, int], dict[str, float]] = {}
+        self._configs: dict[Path, Config] = {}
 
     def __iter__(self) -> Iterator[tuple[Cell, Search]]:
         return zip(self.groups, self.searches, strict=True)
@@ -152,13 +154,16 @@ class Searching:
                 if todo and not run_cells(todo, self.workers, self.plan.jobs, shown):
                     raise KeyboardInterrupt
             if not last:
-                todo = [config for config in todo if not reached(config, retry=True)]
+                todo = [todo[i] for i in sorted(shown.failed) if not reached(todo[i], retry=True)]
 
     def _config(self, g: int, trial: Trial, seed: str, t: int) -> Config:
-        """The configuration of a trial with one seed."""
-        words = [f"{key}={value}" for key, value in trial.settings.items()]
-        config = composed(self.groups[g], [*words, f"seed={seed}", *ALWAYS])
-        return config | {"out": str(self._folder(g, trial, seed)), "until": t}
+        """The configuration of a trial with one seed; it is the same at every round, and made once."""
+        folder = self._folder(g, trial, seed)
+        if folder not in self._configs:
+            words = [f"{key}={value}" for key, value in trial.settings.items()]
+            config = composed(self.groups[g], [*words, f"seed={seed}", *ALWAYS])
+            self._configs[folder] = config | {"out": str(folder)}
+        return self._configs[folder] | {"until": t}
 
     def _folder(self, g: int, trial: Trial, seed: str) -> Path:
         several = f"-seed={seed}" if len(self.seeds) > 1 else ""
@@ -320,5 +325,6 @@ def reached(config: Config, retry: bool) -> bool:
     folder = Path(config["out"])
     if not (folder / "manifest.json").exists():
         return False
-    run = RunResult(folder)
-    return run.folder.manifest().get("status") == "interrupted" and len(run.rows) >= until and bool(run.folder.saved())
+    saved = RunFolder(folder).saved()
+    interrupted = RunFolder(folder).manifest().get("status") == "interrupted"
+    return interrupted and bool(saved) and int(saved[-1].stem) >= until

@@ -36,7 +36,7 @@ def sheet(tuning: Tuning) -> Sheet:
 def sentence(tuning: Tuning) -> str:
     """How the settings were chosen."""
     rounds = " or ".join(map(str, sorted(set(tuning.rounds))))
-    pruned = "; the worse half of each batch ended after a quarter and after half of them" if tuning.prune else ""
+    pruned = "; the worse half of each batch ended after a quarter of them" if tuning.prune else ""
     return (
         f"Every method had {tuning.trials} trials of up to {rounds} rounds{pruned}. Settings were chosen by "
         f"{tuning.metric.label} on seed {tuning.seeds}; the search read no test data. median: of the last scores of "
