@@ -22,6 +22,7 @@ from arno.grids.ranges import Range
 from arno.methods import FAMILIES, methods
 from arno.methods.catalogue import entries, entry, read
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CASE = PACKAGED / "fedavg_softmax_samples.npz"
 
 
@@ -235,6 +236,17 @@ def test_help_shows_the_settings_of_the_groups_that_are_named(arno):
     assert "weight of the proximal term" in said
     assert "the column to predict" in said
     assert "weight of the proximal term" not in arno("run", "--help").out
+
+
+def test_help_shows_the_settings_of_a_method_and_a_network_of_ones_own(arno):
+    method = f"method.target={EXAMPLES / 'my_method.py'}:factory"
+    net = f"model.target={EXAMPLES / 'my_net.py'}:Net"
+    said = arno("run", "--help", "method=custom", method, "model=custom", net).out
+    assert "strength: the largest norm of an update" in said
+    assert re.search(r"method\.strength +1\.0", said)
+    assert re.search(r"model\.drop +0\.2", said)
+    assert "there is no file" in arno("run", "--help", "method=custom", "method.target=nowhere.py:factory").error
+    assert arno("run", "--help", "method=custom").out
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "problem"])

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def test_a_tutorial_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     done = 0
-    for kind, text in re.findall(r"```(python|sh)\n(.*?)```", page.read_text(), re.S):
+    for file, kind, text in re.findall(r"(?:`(\w+\.py)`[^`]*\n\n)?```(python|sh)\n(.*?)```", page.read_text(), re.S):
         for more, less in FEWER.items():
             text = re.sub(more, less, text)
         if kind == "sh":
@@ -30,8 +30,8 @@ def test_a_tutorial_runs(page, tmp_path, monkeypatch, capsys):
                     main(arguments)
                 assert not ended.value.code, (line, capsys.readouterr())
                 done += 1
-        elif "def factory" in text:
-            Path("momentum.py").write_text(text)
+        elif file:
+            Path(file).write_text(text)
         else:
             exec(text, {})
     assert done >= 2

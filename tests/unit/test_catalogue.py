@@ -301,6 +301,14 @@ def test_conditions(words: str, names: str) -> None:
     assert "".join(entry.name for entry in select(ENTRIES, parse(words.split()), Path())) == names
 
 
+def test_a_killed_run_is_found_by_the_word_that_the_list_shows() -> None:
+    entries = {why or "kept": Entry(why or "kept", status="stopped", why=why) for why in ("killed", "")}
+    found = {
+        word: [e.name for e in select(entries, parse([word]), Path())] for word in ("status=killed", "status=stopped")
+    }
+    assert found == {"status=killed": ["killed"], "status=stopped": ["killed", "kept"]}
+
+
 def test_conditions_on_settings(folder: Path) -> None:
     found = Catalogue(folder).read()
     assert len(select(found, parse(["model=softmax", "data.limit<300"]), folder)) == 2

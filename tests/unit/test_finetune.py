@@ -96,3 +96,10 @@ def test_a_run_that_starts_from_another_runs_model_begins_its_personal_models_th
     assert torch.equal(fed.personal(ALL), stage.final.expand(5, -1))
     fed.round()
     assert torch.equal(fed.w, after.final)
+
+
+def test_a_model_of_another_network_names_settings_that_can_be_pasted(tmp_path):
+    stage = arno.run(*WORDS, engine="serial", rounds=1, out=str(tmp_path / "one"))
+    with pytest.raises(ArnoError, match=r"model\.channels_last=null") as caught:
+        arno.run(*WORDS, "model=mlp", "model.hidden=[7]", f"load={stage.path}", "rounds=2", out=str(tmp_path / "two"))
+    assert "None" not in str(caught.value)

@@ -70,7 +70,7 @@ def _check(one: Filter) -> None:
         moment(one.value)
         if one.compare != "=":
             raise ArnoError(f"{one.key}{one.compare}{one.value}", "a time is given with =", "try since=7d")
-    for key, known in (("status", STATUSES), ("kind", KINDS)):
+    for key, known in (("status", (*STATUSES, "killed")), ("kind", KINDS)):
         if one.key == key:
             for value in one.value.split(","):
                 if value not in known and "*" not in value:
@@ -140,6 +140,8 @@ def _value(entry: Entry, key: str) -> Any:
         return entry.tags
     if key == "kind":
         return ["cell", entry.kind] if entry.part_of else [entry.kind]
+    if key == "status" and entry.why == "killed":
+        return [entry.status, "killed"]
     if key in TIMES:
         return entry.started
     if key in ("method", "data"):

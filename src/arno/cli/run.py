@@ -114,11 +114,12 @@ def group_help(words: Sequence[str]) -> str:
 
     lines = []
     for group, kind in named:
-        if kind in ("", "custom"):
+        target = next((word.partition("=")[2] for word in words if word.startswith(f"{group}.target=")), None)
+        if not kind or (kind == "custom" and not target):
             continue
-        lead, texts = read(registry(group).get(kind).__doc__ or "")
+        lead, texts = read(registry(group).get(kind, target).__doc__ or "")
         lines += [f"{group}={kind}", *(f"  {line}" for line in wrap(lead, 118))]
-        for name, parameter in registry(group).settings(kind).items():
+        for name, parameter in registry(group).settings(kind, target).items():
             default = "" if parameter.default is parameter.empty else written(parameter.default)
             first, *more = wrap(texts.get(name, "use only so many samples" if name == "limit" else ""), 72) or [""]
             lines += [f"  {f'{group}.{name}':<26} {default:<21} {first}", *(" " * 51 + line for line in more)]

@@ -318,7 +318,7 @@ def rm(arguments: list[str]) -> int:
 def agreed(paths: Sequence[Path]) -> bool:
     """Ask whether these folders shall be deleted; refused where nobody can answer."""
     if not sys.stdin.isatty():
-        raise ArnoError(f"remove {len(paths)} runs", "nobody can be asked here", "add --yes")
+        raise ArnoError(f"remove {len(paths)} run{'s' * (len(paths) != 1)}", "nobody can be asked here", "add --yes")
     for path in paths[:20]:
         print(printable(f"{path}"))
     more = f" ({len(paths) - 20} more)" if len(paths) > 20 else ""

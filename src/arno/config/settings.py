@@ -101,7 +101,9 @@ class Config:
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = setting("float32", "of the model")
-    load: str | None = setting(None, "start from the model of this run or checkpoint and continue to count its rounds")
+    load: str | None = setting(
+        None, "start from the model of this run, checkpoint or .pth file and continue to count its rounds"
+    )
     track: Any = setting(None, "trackers that follow the run: mlflow, tensorboard, wandb; mlflow@URI")
     out: str | None = setting(None, "the run's folder; default runs/<date>-<method>-<id>")
 

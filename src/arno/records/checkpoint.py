@@ -65,7 +65,9 @@ def load(path: Path) -> Checkpoint:
     remedy = "give another checkpoint"
     tensors, meta = read_tensors(path, remedy)
     if "arno" not in meta:
-        raise Damaged(f"{path}", "is no checkpoint of Arno", "give a file from a run's checkpoints folder")
+        raise Damaged(
+            f"{path}", "is no checkpoint of Arno", "give a run's folder or a file from its checkpoints folder"
+        )
     try:
         header = json.loads(meta["arno"])
         version, text = header["format"], header["plain"]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..config.settings import written
 from ..core.federation import Federation
 from ..errors import ArnoError
 from ..limits import place
@@ -34,7 +35,7 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
         raise ArnoError(
             f"{what} holds {_model(theirs, len(w))}",
             f"this run trains {_model(mine, len(fed.w))}",
-            f"set {' '.join(f'model.{k}={v}' if k != 'kind' else f'model={v}' for k, v in theirs.items())} "
+            f"set {' '.join(f'model.{k}={written(v)}' if k != 'kind' else f'model={v}' for k, v in theirs.items())} "
             "and the same data",
         )
     refuse_rounds(config["rounds"], saved.round)
