@@ -31,7 +31,9 @@ from .processes import Processes
 from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
-#: A group holds at most this many numbers in its models, and in the samples of one step.
+#: A group holds at most this many numbers in its models, and in the samples of one step. A network that uses its
+#: weights several times for one sample (attention) does at most half as many further multiplications for a sample of
+#: each model: otherwise a cohort of few clients would be one group, and train on one core.
 GROUP = 2**20
 
 
@@ -245,7 +247,8 @@ def at_once(problem: Problem, work: Work) -> int:
     """The largest number of rows in a group."""
     assert isinstance(problem, Supervised)
     widest = problem.x[0].numel() * int(work.batch_size.max())
-    return max(1, GROUP // max(problem.layout.size, widest))
+    again = 2 * (problem.multiplications - problem.layout.d)
+    return max(1, GROUP // max(problem.layout.size, widest, again))
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -34,7 +34,7 @@ class Choice:
     name: of the kernel. reason: why this kernel is taken, and why not a faster one. graph: what the network computes,
     where that could be recorded and checked. chain: its layers, where it is a chain of known ones. small: whether a
     step takes so little time that many models are best computed at once. channels_last: whether images come with the
-    channels of a pixel side by side.
+    channels of a pixel side by side. multiplications: for one sample, where many models can be computed at once.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Choice:
     chain: tuple[Step, ...] | None = None
     small: bool = False
     channels_last: bool = False
+    multiplications: int = 0
 
 
 def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, x: Tensor | None = None) -> Choice:
@@ -68,7 +69,8 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
     last = wants_channels_last(module, channels_last, graph)
     if graph is None or why:
         return Choice("autograd", f"the network runs as it is: {why}", channels_last=last)
-    small = max(multiplications(graph), sum(p.numel() for p in module.parameters())) <= SMALL
+    most = multiplications(graph)
+    small = max(most, sum(p.numel() for p in module.parameters())) <= SMALL
     chain = chain_of(graph, names)
     if chain is not None and activation_of(chain) is not None:
         reason = "the network is a chain of linear layers with one activation"
@@ -79,7 +81,8 @@ def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, 
     if last:
         reason = "convolutions in channels_last, and no narrow ones with pooling on images of this size"
         return Choice("autograd", reason, graph, chain, channels_last=last)
-    return Choice("program", "all operations of the network have written-out gradients", graph, chain, small)
+    reason = "all operations of the network have written-out gradients"
+    return Choice("program", reason, graph, chain, small, multiplications=0 if most == inf else int(most))
 
 
 def unchained(graph: Graph, parameters: Sequence[str], channels_last: bool) -> str:

@@ -94,7 +94,7 @@ class Supervised(Problem):
         if trial is not None and self.device.type == "cpu":
             rehearse(lambda: self._first_passes(channels_last), f"the network {type(self.module).__name__}", trial)
         choice = choose(self.module, self.shape, channels_last, self.some)
-        self.channels_last = choice.channels_last
+        self.channels_last, self.multiplications = choice.channels_last, choice.multiplications
         self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
         self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
 
