@@ -15,7 +15,7 @@ import torch
 from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
-from arno.methods.personal_layers import Keep
+from arno.methods.kept_layers import Keep
 from arno.models.linear import MLP
 from arno.problems.supervised import Supervised
 from arno.selection import Uniform

@@ -8,7 +8,7 @@ The records then have the scores of the clients' own models (`personal_…`) bes
 """
 
 from arno import Part
-from arno.methods.personal_layers import Keep
+from arno.methods.kept_layers import Keep
 
 
 def factory(*, layers: str = "head") -> list[Part]:

@@ -23,7 +23,7 @@ CASES = [
     ("method.mu=3", "'method.mu'", "method=fedavg has no such setting", "method.mu=..."),
     ("method=fedpox", "'fedpox'", "known", "did you mean 'fedprox'?"),
     ("data=digitz", "'digitz'", "known", "did you mean 'digits'?"),
-    ("model=lenet", "'lenet'", "known are", "did you mean 'lenet5'?"),
+    ("model=lenet", "'lenet'", "the choice is called lenet5", "try model=lenet5"),
     ("engine=seriel", "'seriel'", "known are", "did you mean 'serial'?"),
     ("rounds", "'rounds'", "key=value", "rounds=10"),
     ("rounds=many", "rounds = many", "whole number", "--help"),

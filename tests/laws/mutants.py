@@ -490,11 +490,11 @@ breaks(
 # Personal models
 
 breaks(
-    "methods/personal_layers.py", "Keep._own", "a_client_trains_its_own_values_and_the_shared_ones_of_today",
+    "methods/kept_layers.py", "Keep._own", "a_client_trains_its_own_values_and_the_shared_ones_of_today",
     {"M[:, self._mask] = self.kept[C]": "pass"},
 )  # fmt: skip
 breaks(
-    "methods/personal_layers.py", "Keep.private", "what_is_kept_never_leaves_the_client",
+    "methods/kept_layers.py", "Keep.private", "what_is_kept_never_leaves_the_client",
     {"return self._mask": "return None"},
 )  # fmt: skip
 breaks(

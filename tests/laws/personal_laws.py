@@ -21,7 +21,7 @@ from arno.methods.ditto import PersonalModel
 from arno.methods.fedacg import LookAhead
 from arno.methods.fedala import LocalAggregation
 from arno.methods.fedexp import Extrapolation
-from arno.methods.personal_layers import Keep
+from arno.methods.kept_layers import Keep
 from arno.methods.sub_models import Window
 from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised, View

@@ -175,10 +175,13 @@ def sabotage(how: str | None) -> None:
 
     plain = Federation.restore
 
+    def fails() -> None:
+        raise RuntimeError("broken on purpose")
+
     def broken(fed: Federation, state: dict[str, object]) -> None:
-        if how == "raise":
-            raise RuntimeError("broken on purpose")
         plain(fed, state)
+        if how == "raise":
+            fed.round = fails  # type: ignore[method-assign, assignment]
         fed.w += 1e-7
 
     if how is not None:

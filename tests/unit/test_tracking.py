@@ -93,7 +93,7 @@ def run(tmp_path: Path) -> Path:
     (path / "manifest.json").write_text(
         json.dumps({"status": "done", "arno": "0", "started": "2026-01-01T00:00:00+00:00"})
     )
-    lines = [json.dumps({"round": t, "seconds": 0.5, "gap": 1 / t, "note": "text"}) for t in range(1, ROWS + 1)]
+    lines = [json.dumps({"round": t, "seconds": 0.5, "gap": 1 / t}) for t in range(1, ROWS + 1)]
     (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (path / "curves.png").write_bytes(PNG)
     (path / "final.safetensors").write_bytes(b"w")

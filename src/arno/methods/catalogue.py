@@ -12,7 +12,7 @@ from typing import Any
 from ..core.part import Part
 from ..errors import unknown
 from . import FAMILIES, methods
-from .personal_layers import Keep
+from .kept_layers import Keep
 
 #: A line of a docstring that explains settings: their names, then the text.
 EXPLAINED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): (.*)")

@@ -22,7 +22,7 @@ from ..errors import ArnoError
 from . import methods, parts
 from .checks import refuse_roles
 from .fednova import Nova
-from .personal_layers import Keep
+from .kept_layers import Keep
 
 
 @methods.register(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..core.part import Part
 from . import methods
-from .personal_layers import Keep
+from .kept_layers import Keep
 
 
 @methods.register(

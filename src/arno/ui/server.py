@@ -40,7 +40,8 @@ SANDBOX = (
 )
 #: The files of a running run are read so many times more before an error is believed.
 TRIES = 4
-#: What the first view would load for a second or more.
+#: What the first view would load for a second or more; after the first list was sent, or after so many seconds.
+LATER = 5.0
 LIBRARIES = ("torch", "pandas", "pyarrow.parquet", "scipy.stats")
 #: By address: the package, the file and its type.
 STATIC = {
@@ -56,11 +57,13 @@ class View:
 
     def __init__(self, folder: Path) -> None:
         self.watcher, self.control = Watcher(folder), Control()
+        self._list_sent = threading.Event()
 
     def read_ahead(self) -> None:
         """Read the folder, then load what views need; an error is told to who asks for the list."""
         with suppress(ArnoError, OSError):
             self.watcher.look()
+        self._list_sent.wait(LATER)
         for name in LIBRARIES:
             import_module(name)
 
@@ -98,7 +101,9 @@ class View:
             where = str(self.watcher.catalogue.folder.resolve())
             return {"folder": where, "all": len(entries), "entries": [short(entry) for entry in chosen]}
 
-        return await answered(found)
+        answer = await answered(found)
+        self._list_sent.set()
+        return answer
 
     async def view(self, request: Request) -> Response:
         """All about some runs."""
