@@ -21,6 +21,18 @@ from .record import NotRecorded
 KNOWN = sys.stdlib_module_names | {"torch", "numpy"}
 
 
+class Held:
+    """An object, compared by identity, and a tensor by its version, too; while it is held, no other has its id."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.version = value, value._version if isinstance(value, Tensor) else 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and self.value is other.value and self.version == other.version
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def hooked(module: nn.Module) -> bool:
     """Whether a layer or a parameter has hooks."""
     return any(hooks for part in module.modules() for hooks in _hooks(part))
@@ -52,10 +64,8 @@ def _frozen(value: Any, seen: set[int]) -> Any:
         return _frozen(value.__func__, seen)
     if isinstance(value, property):
         return _frozen(value.fget, seen)
-    if isinstance(value, ModuleType | BuiltinFunctionType | ReferenceType | type | nn.Module):
-        return id(value)
-    if isinstance(value, Tensor):
-        return id(value), value._version
+    if isinstance(value, ModuleType | BuiltinFunctionType | ReferenceType | type | nn.Module | Tensor):
+        return Held(value)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,7 +77,7 @@ def _frozen(value: Any, seen: set[int]) -> Any:
 def _parts(value: Any, seen: set[int]) -> Any:
     """The same for an object that cannot be pickled: that of what it holds."""
     if id(value) in seen:
-        return id(value)
+        return Held(value)
     seen.add(id(value))
     if isinstance(value, dict):
         return {repr(name): _frozen(each, seen) for name, each in value.items()}
@@ -83,7 +93,7 @@ def _parts(value: Any, seen: set[int]) -> Any:
 def _named(function: FunctionType, seen: set[int]) -> Any:
     """What a function can read by name: globals, members of modules, and variables of the functions around it."""
     if id(function) in seen or _is_known(function.__module__):
-        return id(function)
+        return Held(function)
     seen.add(id(function))
     names, found = set(_names(function.__code__)), dict[str, Any]()
     for name in sorted(names & function.__globals__.keys()):
