@@ -93,9 +93,9 @@ def _assembled(plain: dict[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoi
             sections[section].setdefault(name, {})[part[0]] = tensor
         else:
             sections[section][name] = tensor
-    config = plain["config"]
-    if type(plain["round"]) is not int or not isinstance(config, dict):
-        raise TypeError("round and config")
+    config, first = plain["config"], sections["run"].get("first")
+    if type(plain["round"]) is not int or type(first) not in (int, type(None)) or not isinstance(config, dict):
+        raise TypeError("round, first and config")
     return Checkpoint(plain["round"], sections["federation"], sections["run"], config)
 
 

@@ -99,7 +99,7 @@ class RunFolder:
             found |= {"config.yaml": first[1]} if first else {}
         for name in ("manifest.json", PREVIOUS):
             with suppress(Damaged):
-                found[name] = self.manifest(name).get("run", "")
+                found[name] = str(self.manifest(name).get("run", ""))
         with suppress(Damaged, StopIteration):
             reader = metrics.Reader(self.path / metrics.NAME)
             next(reader.rows())

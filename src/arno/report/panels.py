@@ -29,6 +29,8 @@ AXES = {
 NAME = 24
 #: The largest number of points of a curve; a heat map has at most a quarter as many columns.
 MOST = 400
+#: The most clients of a run whose shares are drawn.
+MOST_CLIENTS = 10**8
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,9 @@ def selection(groups: Sequence[Group]) -> list[Panel]:
         for run in (run for run in group.runs.values() if len(run.clients)):
             seen = run.clients[["round", "client"]].drop_duplicates()
             n = run.config["clients"] or run.folder.manifest()["client_count"]
-            if not isinstance(n, int):
-                raise ArnoError(f"{run.path}: clients = {n}", "it must be a whole number", f"arno repair {run.path}")
+            if type(n) is not int or n > MOST_CLIENTS:
+                rule = f"it must be a whole number, at most {MOST_CLIENTS:,}"
+                raise ArnoError(f"{run.path}: clients = {n}", rule, f"arno repair {run.path}")
             rounds = seen["round"].nunique()
             took = [count / rounds for count in seen["client"].value_counts()]  # the most frequent client first
             ordered = took + [0.0] * (n - len(took))
