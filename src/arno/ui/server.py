@@ -40,8 +40,9 @@ SANDBOX = (
 )
 #: The files of a running run are read so many times more before an error is believed.
 TRIES = 4
-#: What the first view would load for a second or more; after the first list was sent, or after so many seconds.
+#: Libraries are loaded when the first list was sent, or after so many seconds.
 LATER = 5.0
+#: What the first view would load for a second or more.
 LIBRARIES = ("torch", "pandas", "pyarrow.parquet", "scipy.stats")
 #: By address: the package, the file and its type.
 STATIC = {
