@@ -45,7 +45,7 @@ format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.dev  ## run every benchmark and print what it measures
-	@for file in $(filter-out $(addprefix benchmarks/, results.py stale.py bits.py releases.py), $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
+	@for file in $(filter-out $(addprefix benchmarks/, cells.py figure_cells.py results.py stale.py bits.py releases.py), $(wildcard benchmarks/*.py)) benchmarks/speed/run.py; do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 PEERS := flower pfl fedlab blazefl

@@ -19,10 +19,10 @@ import psutil
 import ray
 import torch
 
+from arno.client_selection import Uniform
 from arno.core.federation import Federation, Local
 from arno.engines.processes import processes
 from arno.engines.ray import RayEngine, ray_engine
-from arno.selection import Uniform
 from rounds import LR, WORKLOADS, problem
 
 #: What was promised: at most so many times the processes' time.

@@ -31,6 +31,7 @@ def point(row: str, value: float) -> dict[str, float]:
 
     import torch
 
+    from arno.client_selection import Uniform
     from arno.core.federation import Federation, Local
     from arno.core.seeds import stream
     from arno.data import partitions
@@ -38,7 +39,6 @@ def point(row: str, value: float) -> dict[str, float]:
     from arno.engines.auto import auto
     from arno.models import models
     from arno.problems.supervised import Supervised
-    from arno.selection import Uniform
 
     clients = {"cohort": 100_000, "clients": int(value)}.get(row, 1000)
     cohort = {"cohort": int(value), "clients": 100}.get(row, 10)

@@ -2,7 +2,8 @@
 
     python benchmarks/kernels.py [--repeats 25]
 
-Forward and backward pass on one thread, both ways in turn; medians, and how many times as fast Arno's way is.
+Forward and backward pass on one thread, both ways in turn; medians, and how many times as fast Arno's way is. Then
+products of matrices by the two libraries in torch: from where on oneDNN takes less time (`kernels/products.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -75,7 +77,7 @@ def images(n: int, channels: int, side: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(10, (n,))
 
 
-def compare(name: str, theirs: Callable[[], None], ours: Callable[[], None], repeats: int, times: int) -> None:
+def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object], repeats: int, times: int) -> None:
     spent: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats + 2):
         for way, many in zip((theirs, ours), spent, strict=True):
@@ -85,6 +87,15 @@ def compare(name: str, theirs: Callable[[], None], ours: Callable[[], None], rep
             many.append((perf_counter() - began) / times * 1e3)
     torchs, arnos = (median(many[2:]) for many in spent)
     print(f"{name:<44} torch {torchs:8.3f} ms   Arno {arnos:8.3f} ms   {torchs / arnos:5.2f} times as fast")
+
+
+def products(repeats: int) -> None:
+    """x Wᵀ + b by MKL (or whatever torch was built with) and by oneDNN, from small to large."""
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    for n, k, m in ((32, 64, 128), (32, 256, 128), (64, 256, 256), (128, 512, 512), (512, 512, 512)):
+        x, weight, bias = torch.randn(n, k), torch.randn(m, k), torch.randn(m)
+        ways = (partial(torch.addmm, bias, x, weight.t()), partial(linear, x, weight, bias, "none", [], ""))
+        compare(f"{n}×{k} times {k}×{m}, oneDNN in place of MKL", *ways, repeats, 20)
 
 
 def main() -> None:
@@ -101,6 +112,7 @@ def main() -> None:
     compare("LeNet-5, 32 images", automatic(AsGiven(deepcopy(net)), x, y), written(net, x, y), repeats, 10)
     net, (x, y) = network("W3"), images(64, 3, 32)
     compare("W3's network, 64 images", automatic(deepcopy(net), x, y), automatic(lean(net), x, y), repeats, 1)
+    products(repeats)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ import resource
 
 import torch
 
+from arno.client_selection import Uniform
 from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.methods.kept_layers import Keep
 from arno.models.linear import MLP
 from arno.problems.supervised import Supervised
-from arno.selection import Uniform
 
 CLIENTS, COHORT, SAMPLES = 1_000_000, 100, 1000
 

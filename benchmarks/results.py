@@ -4,7 +4,9 @@
 
 A study is a file of benchmarks/studies. NAME.yaml is a comparison: its title, what the page says before and after the
 tables, and the words for `arno compare`; its runs are kept in runs/NAME, and one that was stopped goes on. NAME.py is a
-program that writes its page itself. The page also notes the sources that it was made from (see stale.py).
+program that writes its page itself. The page also notes the sources that it was made from (see stale.py). A study that
+was not finished ends with status 3: its page, if it has written one, is stamped, too. Runs that are there already count
+with the sources of the call that made them (runs/made): remove runs/ to make everything from the sources of today.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -26,10 +29,11 @@ from arno.cli.compare import tell
 from arno.errors import ArnoError, unknown
 from arno.grids.compare import own_keys, run_grid
 from arno.report.tables import markdown, sheets
-from stale import LINE, SOURCES, mark
+from stale import LINE, TIMED, digest, imported, mark, noting, sources
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGES = ROOT / "benchmarks" / "studies", ROOT / "docs" / "results"
+UNFINISHED = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,13 +44,44 @@ def main(arguments: list[str] | None = None) -> int:
     if options.name not in known:
         raise unknown("study", options.name, known)
     file, page = STUDIES / f"{options.name}.yaml", PAGES / f"{options.name}.md"
-    status = compared(file, page, words) if file.exists() else programmed(file.with_suffix(".py"), page, words)
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "imports"
+        notes.touch()
+        make = compared if file.exists() else programmed
+        try:
+            status, seconds, note = make(file if file.exists() else file.with_suffix(".py"), page, words, notes)
+        finally:
+            noted = gathered(page.stem, notes.read_text().split())
+    if seconds is not None:
+        stamp(page, seconds, note, noted)
     print(page)
     return status
 
 
-def compared(file: Path, page: Path, words: list[str]) -> int:
+def gathered(name: str, noted: list[str]) -> list[str]:
+    """What this call and earlier ones noted, as FILE=DIGEST: the runs of an earlier call may be used again.
+
+    A study that keeps finished runs in the repository says itself what each of them was made from; one that measures
+    seconds measures them anew.
+    """
+    if name in TIMED or any("=" in line for line in noted):
+        return noted
+    kept = Path("runs") / "made" / name
+    earlier = kept.read_text().split() if kept.exists() else []
+    now = [f"{file}={digest(ROOT / file)}" for file in imported(noted)]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("\n".join(sorted({*earlier, *now})) + "\n")
+    return [*earlier, *now]
+
+
+#: Status, seconds if there is a page to stamp, and what they count.
+Made = tuple[int, float | None, str]
+
+
+def compared(file: Path, page: Path, words: list[str], notes: Path) -> Made:
     """Run a comparison and write its page."""
+    os.environ.update(noting(notes))
+    sys.path.insert(0, str(ROOT / "benchmarks" / "noting"))  # the processes of the runs get this path
     plan = yaml.safe_load(file.read_text())
     own, rest = own_keys([*plan["compare"], *words])
     out, console = Path(own.pop("out") or Path("runs") / file.stem), Console()
@@ -56,26 +91,26 @@ def compared(file: Path, page: Path, words: list[str]) -> int:
     lines = [f"# {plan['title']}", "", f"    arno compare {' '.join(plan['compare'])}", "", plan["before"]]
     lines += [f"![{plan['title']}]({page.stem}.png)", "", markdown(sheets(found)), plan.get("after", "")]
     page.write_text("\n".join(lines).rstrip() + "\n")
-    stamp(page, found.record["seconds"], "all calls together")
-    return status
+    with notes.open("a") as noted:
+        noted.writelines(f"{name}\n" for name in sys.modules)
+    return status, found.record["seconds"], "all calls together"
 
 
-def programmed(file: Path, page: Path, words: list[str]) -> int:
+def programmed(file: Path, page: Path, words: list[str], notes: Path) -> Made:
     """Run a program that writes its page."""
-    began = perf_counter()
-    status = subprocess.run([sys.executable, str(file), *words], check=False).returncode
-    if status == 0:
-        stamp(page, perf_counter() - began, "runs that were there already not counted")
-    return status
+    began, before = perf_counter(), page.stat().st_mtime_ns if page.exists() else 0
+    status = subprocess.run([sys.executable, str(file), *words], check=False, env=noting(notes)).returncode
+    written = page.exists() and page.stat().st_mtime_ns != before
+    whole = status == 0 or (status == UNFINISHED and written)
+    return status, perf_counter() - began if whole else None, "runs that were there already not counted"
 
 
-def stamp(page: Path, seconds: float, note: str) -> None:
+def stamp(page: Path, seconds: float, note: str, noted: list[str]) -> None:
     """Say at the end of a page how it was made, how long that took, and from which sources."""
     text = re.sub(r"\n*Made by `make results NAME=.*\n*\Z", "", LINE.sub("", page.read_text())).rstrip()
     took = f"took {timedelta(seconds=round(seconds))} on {os.cpu_count()} cores ({note})"
     page.write_text(f"{text}\n\nMade by `make results NAME={page.stem}`; {took}.\n")
-    if page.stem in SOURCES:
-        mark(page)
+    mark(page, sources(page.stem, noted))
 
 
 if __name__ == "__main__":

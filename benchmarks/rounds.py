@@ -23,13 +23,13 @@ from time import perf_counter
 
 import torch
 
+from arno.client_selection import Uniform
 from arno.core.federation import Federation, Local
 from arno.data import partitions
 from arno.data.dataset import Transform
 from arno.engines import engines
 from arno.models import models
 from arno.problems.supervised import Supervised
-from arno.selection import Uniform
 from arno.tasks.classification import Classification
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import ray
 import torch
 
+from arno.client_selection import Uniform
 from arno.core.federation import BLOCK, ROWS, Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
@@ -32,7 +33,6 @@ from arno.engines.ray_transport import WORTH
 from arno.engines.serial import Serial
 from arno.models import models
 from arno.problems.supervised import Supervised
-from arno.selection import Uniform
 
 CORES = 32  # of a node of the cluster that is planned
 STEPS = 5  # of a client's round, in the simulation

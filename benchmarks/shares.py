@@ -53,12 +53,12 @@ def shares(rounds: int, base: Path) -> None:
     import prepare
 
     import arno
+    from arno.client_selection import Fixed
     from arno.config import build
     from arno.core.federation import Federation, Round
     from arno.engines.auto import Auto
     from arno.records.folder import RunFolder
     from arno.runs import run
-    from arno.selection import Fixed
 
     folder = prepare.prepare("W1", base, {})
     timed(build, "split", "data and partition")

@@ -185,7 +185,10 @@ def picture(results: dict[str, dict[str, object]], path: Path) -> None:
         for i, who in enumerate(there):
             ratio, at = medians[who] / medians["Arno"], j + (i - (len(there) - 1) / 2) * width
             colour = COLOURS[(1 + names.index(who)) % 8]
-            axis.bar(at, ratio - 1, 0.92 * width, bottom=1, color=colour, label=None if who in seen else who)
+            hatch = "////" if names.index(who) >= 8 else None  # there are eight colours
+            axis.bar(
+                at, ratio - 1, 0.92 * width, bottom=1, color=colour, hatch=hatch, label=None if who in seen else who
+            )
             axis.annotate(
                 f"{ratio:.0f}" if ratio > 99 else f"{ratio:.2g}",
                 (at, max(ratio, 1)),

@@ -1,175 +1,231 @@
-"""The claim of QR-Mix at its own size: 200 + 100 rounds on CIFAR-10, 100 clients, 5 %; days of two cores.
+"""The claim of QR-Mix at its own size: 200 + 100 rounds on CIFAR-10, 100 clients, 5 % in a round.
 
-    python benchmarks/studies/qrmix_cifar10.py [--root DIR] [--splits DIR] [--out runs/qrmix-cifar10] [--hours 10]
-                                               [--alpha 0.3] [--write]
+    python benchmarks/studies/qrmix_cifar10.py [--data cifar10=DIR] [--splits DIR] [--minutes 100] [--plan]
 
 Stage 1 is FedRCL with server momentum, 200 rounds; from its model, FedRCL alone, and FedRCL with QR-Mix by both rules,
 go on to round 300. β is chosen for each rule from three values by the validation accuracy at a seed that is not used
-again. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three. `--hours` ends after so many hours, between two
-runs; the same command goes on where it stopped: runs that are done are not run again, one that was stopped is resumed.
-`--splits` is a folder with the split files that FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz);
-without it the split is drawn. `--write` writes docs/results/qrmix_cifar10.md from the runs that are there.
+again. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three; then a narrow `resnet18` at α = 0.3 with three.
+Finished runs are lines of docs/results/cells/qrmix_cifar10.jsonl: a clone goes on from there, and the page says which
+runs are missing. `--minutes` ends the study between two runs. `--splits` is a folder with the split files that
+FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz); without it the splits are drawn.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
-from arno.analysis.statistics import summary
-from arno.records.metrics import read as recorded
-from arno.runs.run import resume, run
+from arno.analysis.statistics import Summary, summary
+from arno.runs.result import RunResult
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cells import UNFINISHED, Book, Cell, folders, options
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "qrmix_cifar10.md"
 FIRST, LAST, TUNING = 200, 300, 1000  # the last rounds of the stages, the seed of the choice of β
-SEEDS = {0.3: (0, 1, 2, 3, 4), 0.1: (0, 1, 2), 0.6: (0, 1, 2)}
-RULES, BETAS = ("seed", "lsq"), (0.001, 0.01, 0.1)
-BASE = "FedRCL"
-SETTING = ["data=cifar10", "model=lenet5", "clients=100", "participation=0.05", "local.lr=0.1", "local.lr_decay=0.998"]
+RULES, BETAS, BASE = ("seed", "lsq"), (0.001, 0.01, 0.1), "FedRCL"
+SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr=0.1", "local.lr_decay=0.998"]
 SETTING += ["local.weight_decay=1e-3", "local.batch_size=50", "local.epochs=5", "local.clip=10", "local.augment=true"]
 SETTING += ["eval.every=20", "checkpoint.every=20"]
 STAGE1 = ["method=compose", "method.parts=[rcl,server_momentum]"]
 
 
+class Block(NamedTuple):
+    """A network and an α, with their seeds."""
+
+    model: tuple[str, ...]
+    alpha: float
+    seeds: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.model[0].partition("=")[2], *self.model[1:]))
+
+
+LENET, RESNET = ("model=lenet5",), ("model=resnet18", "model.width=8")
+#: What says most comes first.
+BLOCKS = [
+    Block(LENET, 0.3, (0, 1, 2, 3, 4)),
+    Block(LENET, 0.1, (0, 1, 2)),
+    Block(LENET, 0.6, (0, 1, 2)),
+    Block(RESNET, 0.3, (0, 1, 2)),
+]
 TEXT = """\
 # QR-Mix against FedRCL on CIFAR-10
 
-    make results NAME=qrmix_cifar10 ARGS="--root DIR --splits DIR"
+    make results NAME=qrmix_cifar10 ARGS="--splits DIR"
 
 The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 at α = 0.3, and more at a smaller α.
 Its setting: 100 clients, 5 % of them in a round, 200 rounds of FedRCL with server momentum, then 100 rounds of a
-second stage from the same model. Here with `lenet5`. β is chosen for each rule from 0.001, 0.01 and 0.1 by
-validation at a seed that is not used again. Mean and 95 % interval over the seeds (Student's t); the differences
-are paired by seed. *MB sent*: all uploads of the second stage.
+second stage from the same model. {splits} β is chosen for each rule from 0.001, 0.01 and 0.1 by validation at a seed
+that is not used again. Mean and 95 % interval over the seeds (Student's t); the differences are paired by seed: the
+arms of a seed start from one model. *Eigenpairs*: seconds of one client in a round. *MB sent*: all uploads of the
+second stage. What the server needs is on the page of [costs](qrmix_cost.md).
+
+{state}
 
 {rows}
+
+## What the numbers say
+
+{verdicts}
 """
 
 
-class Cell(NamedTuple):
-    """A run: its folder's name, its settings, and the run that it starts from."""
-
-    name: str
-    words: list[str]
-    start: str = ""
-
-
-def setting(alpha: float, seed: int, splits: Path | None) -> list[str]:
-    """The settings of a seed at one α; validation samples only where β is chosen."""
-    words = [*SETTING, f"seed={seed}", f"data.val={0.1 if seed == TUNING else 0}"]
+def setting(block: Block, seed: int, splits: Path | None) -> list[str]:
+    """The settings of a seed in one block; validation samples only where β is chosen."""
+    words = [*SETTING, *block.model, f"seed={seed}", f"data.val={0.1 if seed == TUNING else 0}"]
     if splits is None:
-        return [*words, f"partition.alpha={alpha}"]
-    return [*words, "partition=file", f"partition.path={splits / f'cifar10_dirichlet{alpha}_clients100.txt.gz'}"]
+        return [*words, f"partition.alpha={block.alpha}"]
+    return [*words, "partition=file", f"partition.path={splits / f'cifar10_dirichlet{block.alpha}_clients100.txt.gz'}"]
 
 
 def mixing(rule: str, beta: float) -> list[str]:
     return ["method=compose", "method.parts=[rcl,qrmix]", f"method.qrmix.rule={rule}", f"method.qrmix.beta={beta}"]
 
 
-def first(alpha: float, seed: int, splits: Path | None) -> Cell:
-    words = [*setting(alpha, seed, splits), *STAGE1, f"rounds={FIRST}"]
-    return Cell(f"{alpha}-{seed}-stage1", words)
+def first(block: Block, seed: int, splits: Path | None) -> Cell:
+    words = [*setting(block, seed, splits), *STAGE1, f"rounds={FIRST}"]
+    return Cell(f"{block.name}, α = {block.alpha}, seed {seed}: stage 1", tuple(words))
 
 
-def second(alpha: float, seed: int, splits: Path | None, name: str, method: list[str]) -> Cell:
-    words = [*setting(alpha, seed, splits), *method, f"rounds={LAST}"]
-    return Cell(f"{alpha}-{seed}-{name}", words, f"{alpha}-{seed}-stage1")
+def second(block: Block, seed: int, splits: Path | None, arm: str, method: list[str]) -> Cell:
+    words = [*setting(block, seed, splits), *method, f"rounds={LAST}"]
+    start = first(block, seed, splits).name
+    return Cell(start.replace("stage 1", arm), tuple(words), start)
 
 
-def trials(alpha: float, splits: Path | None) -> Iterator[Cell]:
+def trials(block: Block, splits: Path | None) -> list[Cell]:
     """The runs that choose β."""
-    yield first(alpha, TUNING, splits)
+    made = [(f"{rule} {beta}", mixing(rule, beta)) for rule in RULES for beta in BETAS]
+    return [first(block, TUNING, splits), *(second(block, TUNING, splits, arm, method) for arm, method in made)]
+
+
+def arms(block: Block, seed: int, splits: Path | None, betas: dict[str, float]) -> list[Cell]:
+    """Stage 1 of a seed, and its second stages: FedRCL alone, then both rules."""
+    made = [(BASE, ["method=fedrcl"]), *((rule, mixing(rule, betas[rule])) for rule in RULES)]
+    return [first(block, seed, splits), *(second(block, seed, splits, arm, method) for arm, method in made)]
+
+
+def chosen(block: Block, splits: Path | None, book: Book) -> dict[str, float] | None:
+    """For each rule the β with the best validation accuracy after the last round; None while trials are missing."""
+    found: dict[str, dict[float, float]] = {rule: {} for rule in RULES}
     for rule in RULES:
         for beta in BETAS:
-            yield second(alpha, TUNING, splits, f"{rule}-{beta}", mixing(rule, beta))
+            cell = second(block, TUNING, splits, f"{rule} {beta}", mixing(rule, beta))
+            if book.record(cell) is None:
+                return None
+            found[rule][beta] = book.scores(cell).get("val_accuracy", -1.0)
+    return {rule: max(scores, key=lambda beta: scores[beta]) for rule, scores in found.items()}
 
 
-def counted(alpha: float, splits: Path | None, out: Path) -> Iterator[Cell]:
-    """The runs that count, with the chosen β."""
-    chosen = {rule: beta_of(alpha, rule, out) for rule in RULES}
-    for seed in SEEDS[alpha]:
-        yield first(alpha, seed, splits)
-        yield second(alpha, seed, splits, BASE, ["method=fedrcl"])
-        for rule, beta in chosen.items():
-            yield second(alpha, seed, splits, rule, mixing(rule, beta))
+def plan(splits: Path | None, book: Book) -> Iterator[tuple[Block, list[Cell]]]:
+    """All runs in their order; where β is not chosen yet, the names and settings of the middle one stand for it."""
+    for block in BLOCKS:
+        yield block, trials(block, splits)
+        betas = chosen(block, splits, book) or dict.fromkeys(RULES, BETAS[len(BETAS) // 2])
+        yield block, [cell for seed in block.seeds for cell in arms(block, seed, splits, betas)]
 
 
-def beta_of(alpha: float, rule: str, out: Path) -> float:
-    """The β with the best validation accuracy after the last round."""
-    scores = {beta: recorded(out / f"{alpha}-{TUNING}-{rule}-{beta}")[-1]["val_accuracy"] for beta in BETAS}
-    return max(scores, key=lambda beta: scores[beta])
+def measure(result: RunResult) -> dict[str, Any]:
+    """The scores after the last round, what was sent, and the seconds of the eigenpairs of a client."""
+    last = result.rows[-1]
+    spent = [row["qrmix_seconds"] / row["clients"] for row in result.rows if "qrmix_seconds" in row]
+    found = {name: round(last[name], 5) for name in ("val_accuracy", "test_accuracy") if name in last}
+    found["uploaded_bytes"] = last["uploaded_bytes"]
+    return found | ({"eigenpairs": round(sum(spent) / len(spent), 5)} if spent else {})
 
 
-def done(path: Path) -> bool:
-    manifest = path / "manifest.json"
-    return manifest.exists() and json.loads(manifest.read_text())["status"] == "done"
+def finished(block: Block, splits: Path | None, book: Book) -> dict[str, list[dict[str, Any]]]:
+    """The scores of each arm at the seeds where all arms are finished and started from one model."""
+    betas, found = chosen(block, splits, book), {arm: [] for arm in (BASE, *RULES)}
+    for seed in block.seeds if betas else ():
+        cells = arms(block, seed, splits, betas or {})[1:]
+        records = [book.record(cell) for cell in cells]
+        if len({record["start"] for record in records if record}) == 1 and all(records):
+            for arm, cell in zip(found, cells, strict=True):
+                found[arm].append(book.scores(cell))
+    return found
 
 
-def perform(cell: Cell, out: Path, more: list[str]) -> None:
-    """Make a run, or finish it."""
-    path = out / cell.name
-    if (path / "manifest.json").exists():
-        resume(path)
-    else:
-        load = [f"load={out / cell.start}"] if cell.start else []
-        run(*cell.words, *more, *load, out=str(path))
+def row(block: Block, arm: str, found: dict[str, list[dict[str, Any]]], betas: dict[str, float]) -> str:
+    own, gap = summary(percent(found[arm])), difference(found, arm)
+    spent = [scores["eigenpairs"] for scores in found[arm] if "eigenpairs" in scores]
+    sent = sum(scores.get("uploaded_bytes", 0) for scores in found[arm]) / len(found[arm]) / 1e6
+    name = arm if arm == BASE else f"QR-Mix, rule {arm}, β = {betas[arm]}"
+    cells = [block.name, f"{block.alpha}", f"{len(found[arm])}", name, told(own), "" if arm == BASE else told(gap, "+")]
+    cells += [f"{sum(spent) / len(spent):.3f}" if spent else "", f"{sent:,.0f}"]
+    return f"| {' | '.join(cells)} |"
 
 
-def table(alphas: list[float], out: Path) -> list[str]:
-    """Rows of all seeds that have every arm."""
-    lines = ["| α | seeds | server | test accuracy, % | minus FedRCL | seconds of eigenpairs per client | MB sent |"]
-    lines += ["| ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
-    for alpha in alphas:
-        arms = (BASE, *RULES)
-        seeds = [s for s in SEEDS[alpha] if all(done(out / f"{alpha}-{s}-{arm}") for arm in arms)]
-        rows = {arm: [recorded(out / f"{alpha}-{s}-{arm}") for s in seeds] for arm in arms}
-        for arm in arms if seeds else ():
-            lines.append(row(alpha, arm, rows))
+def percent(scores: Sequence[dict[str, Any]]) -> list[float]:
+    """Accuracies; a run that diverged counts as 0."""
+    return [100 * one.get("test_accuracy", 0.0) for one in scores]
+
+
+def difference(found: dict[str, list[dict[str, Any]]], arm: str) -> Summary:
+    return summary([a - b for a, b in zip(percent(found[arm]), percent(found[BASE]), strict=True)])
+
+
+def told(found: Summary, sign: str = "") -> str:
+    interval = f" [{found.low:{sign}.1f}, {found.high:{sign}.1f}]" if found.n > 1 else ""
+    return f"{found.mean:{sign}.1f}{interval}"
+
+
+def verdict(block: Block, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What is known about a block; nothing is said about seeds that are missing."""
+    there, head = len(found[BASE]), f"- `{block.name}`, α = {block.alpha}"
+    if there < len(block.seeds):
+        return [f"{head}: no verdict: {there} of {len(block.seeds)} seeds are finished."]
+    lines = []
+    for rule in RULES:
+        gap = difference(found, rule)
+        word = (
+            "better than FedRCL" if gap.low > 0 else "worse than FedRCL" if gap.high < 0 else "not told apart from it"
+        )
+        claim = "within" if gap.low <= 2 and gap.high >= 1 else "outside"
+        lines.append(
+            f"{head}, rule {rule}: {told(gap, '+')} points, {word}; the claim (+1 to +2) is {claim} the interval."
+        )
     return lines
 
 
-def row(alpha: float, arm: str, rows: dict[str, list[list[dict[str, Any]]]]) -> str:
-    last = {name: [100 * records[-1]["test_accuracy"] for records in runs] for name, runs in rows.items()}
-    own, gap = summary(last[arm]), summary([a - b for a, b in zip(last[arm], last[BASE], strict=True)])
-    every = [record for records in rows[arm] for record in records if "qrmix_seconds" in record]
-    spent = sum(record["qrmix_seconds"] / record["clients"] for record in every) / len(every) if every else 0.0
-    sent = sum(records[-1]["uploaded_bytes"] for records in rows[arm]) / len(rows[arm]) / 1e6
-    apart = "" if arm == BASE else f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]"
-    told = f"{own.mean:.1f} [{own.low:.1f}, {own.high:.1f}]"
-    name = arm if arm == BASE else f"QR-Mix, rule {arm}"
-    return f"| {alpha} | {len(rows[arm])} | {name} | {told} | {apart} | {spent:.3f} | {sent:,.0f} |"
+def write(splits: Path | None, book: Book) -> None:
+    head = ["network", "α", "seeds", "second stage", "test accuracy, %", "minus FedRCL", "eigenpairs, s", "MB sent"]
+    rows, verdicts = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"], []
+    for block in BLOCKS:
+        found = finished(block, splits, book)
+        betas = chosen(block, splits, book)
+        rows += [row(block, arm, found, betas) for arm in found if betas and found[arm]]
+        verdicts += verdict(block, found)
+    cells = [cell for _, some in plan(splits, book) for cell in some]
+    drawn = "The splits are drawn." if splits is None else "The splits are those that FedRCL's authors published."
+    text = TEXT.format(splits=drawn, state=book.state(cells), rows="\n".join(rows), verdicts="\n".join(verdicts))
+    page = book.page(PAGE)
+    page.write_text(text, "utf-8")
+    book.note(cells)
+    print(page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", help="the folder of CIFAR-10")
-    parser.add_argument("--splits", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("runs/qrmix-cifar10"))
-    parser.add_argument("--hours", type=float, default=10)
-    parser.add_argument("--alpha", type=float, nargs="*", default=list(SEEDS), choices=list(SEEDS))
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("words", nargs="*", help="more settings for every run, to try the program: rounds stay")
-    options = parser.parse_args(arguments)
-    more = [*([f"data.root={options.root}"] if options.root else []), *options.words]
-    ends = perf_counter() + 3600 * options.hours
-    for alpha in () if options.write else options.alpha:
-        for plan in (trials(alpha, options.splits), counted(alpha, options.splits, options.out)):
-            for cell in plan:
-                if done(options.out / cell.name):
-                    continue
-                if perf_counter() > ends:
-                    print("the hours are over; the same command goes on from here")
-                    return 1
-                perform(cell, options.out, more)
-                print(f"{cell.name}: done", flush=True)
-    PAGE.write_text(TEXT.format(rows="\n".join(table(options.alpha, options.out))))
-    print(PAGE)
-    return 0
+    parser = options(__doc__ or "", "runs/qrmix_cifar10")
+    parser.add_argument("--splits", type=Path, metavar="DIR", help="the split files of FedRCL's authors")
+    parser.add_argument("--plan", action="store_true", help="list the runs and whether they are finished; run nothing")
+    given = parser.parse_args(arguments)
+    splits = given.splits
+    book = Book("qrmix_cifar10", given.out, folders(given.data), given.words, minutes=given.minutes, again=given.again)
+    whole = True
+    for i in range(0 if given.plan else 2 * len(BLOCKS)):
+        _, cells = list(plan(splits, book))[i]
+        whole = whole and book.run(cells, measure)
+    for _, cells in plan(splits, book) if given.plan else ():
+        for cell in cells:
+            print(f"{'finished' if book.record(cell) else 'missing '} {cell.name}")
+    if not given.plan:
+        write(splits, book)
+    return 0 if whole else UNFINISHED
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
-"""The verdicts of `arno reproduce` as a page, with what explains a figure that is not reproduced.
+"""The verdicts of published figures as a page, with what explains a figure that is not reproduced.
 
-    python benchmarks/studies/reproduce.py [--runs runs/reproduce] [--run]
+    python benchmarks/studies/reproduce.py [FIGURE …] [--data fashion_mnist=DIR cifar10=DIR] [--minutes 100] [--jobs 2]
 
-Reads the verdicts that are there; with --run it runs the figures of at most half an hour first (they continue where
-they were). Other words go to `arno reproduce` (data.root=DIR). Figures without a verdict are listed as not
-run. Writes docs/results/reproduce.md.
+Runs what is missing of the named figures; without names, of all figures of at most half an hour. Each finished run is a
+line of docs/results/cells/FIGURE.jsonl, so that a clone goes on from there. A figure with missing runs has no verdict.
+Writes docs/results/reproduce.md. `arno reproduce FIGURE` runs one figure without any of this.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-import subprocess
+import os
 import sys
 from pathlib import Path
 
-from arno.reproduce.figure import Figure, load, names
+from arno.reproduce.figure import Figure, load, meant, names
+from arno.reproduce.page import page as page_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cells import UNFINISHED, Book, folders, options
+from figure_cells import cells, measure, verdict
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "reproduce.md"
 HOURS = 0.5
@@ -30,9 +32,11 @@ WHY = {
     "fedexp-linear": (
         "FedExP is first by a factor of 24 after round 50; at the end, at 1.6e-07, it is behind SCAFFOLD and "
         "FedAdagrad. The cause is our ε = 1e-6: one more run of the FedExP arm with method.epsilon=1e-12 (seed 0, "
-        "after the verdict) ends at 8.4e-13, below all other arms. The published program has no ε. The verdict "
-        "stays that of the committed setting. Before its first full run this file got model.bias=false, because a "
-        "trial of two rounds diverged: the published model has no bias."
+        "after the verdict; `arno run data=linear task=regression task.scale=false model=softmax model.bias=false "
+        "weighting=uniform participation=1 local.epochs=20 local.batch_size=30 local.lr=1.5 rounds=200 method=fedexp "
+        "method.epsilon=1e-12 method.report=mean_of_two`) ends at a test loss of 5.7e-12, below all other arms. The "
+        "published program has no ε. The verdict stays that of the committed setting. Before its first full run this "
+        "file got model.bias=false, because a trial of two rounds diverged: the published model has no bias."
     ),
     "fedprox-figure1-90": (
         "The order of the curves is the published one. Partial work gains 2.5 points over dropping; the band "
@@ -57,7 +61,7 @@ WHY = {
         "With the published steps, decay of the rate and weight decay, rand is at the published level (0.695 "
         "against 0.682), and powd is level with it. What still differs: the dropout of the published network, its "
         "split (the sizes are capped class by class), and its single seed and split; the standard deviation over "
-        "our seeds is 2 points. Which of them makes the published 4 points was not tested."
+        "our seeds is 2 points. [Power-of-choice](power_of_choice.md) tests dropout and a far more heterogeneous split."
     ),
     "powd-fashion-0.3": (
         "All differences are within one point, the intervals reach ±4 points, and the published ones are from one "
@@ -70,54 +74,72 @@ WHY = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"))
-    parser.add_argument("--run", action="store_true")
-    options, words = parser.parse_known_args()
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "", "runs/reproduce")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a core for each")
+    given = parser.parse_args(arguments)
+    wanted = [name for word in given.words if "=" not in word for name in meant(word)]
+    data = folders(given.data)
     figures = [load(name) for name in names()]
+    settings = [word for word in given.words if "=" in word]
+    kept = {"minutes": given.minutes, "again": given.again}
+    books = {one.name: Book(one.name, given.out / one.name, data, settings, **kept) for one in figures}
+    whole = True
+    for figure in sorted(figures, key=lambda one: one.hours):
+        if figure.name in wanted or (not wanted and figure.hours <= HOURS):
+            whole = whole and books[figure.name].run(cells(figure), measure(figure), given.jobs)
+    place = given.out / PAGE.name if settings else PAGE
+    place.write_text(page(figures, books), "utf-8")
     for figure in figures:
-        if options.run and figure.arms and figure.hours <= HOURS:
-            subprocess.run([sys.executable, "-m", "arno", "reproduce", figure.name, *words], check=False)
-    PAGE.write_text(page(figures, options.runs), "utf-8")
-    return 0
+        books[figure.name].note(cells(figure))
+    print(place)
+    return 0 if whole else UNFINISHED
 
 
-def page(figures: list[Figure], runs: Path) -> str:
+def page(figures: list[Figure], books: dict[str, Book]) -> str:
     """The table of all figures, then the explanations, then the page of every figure that has a verdict."""
-    found = {figure.name: runs / figure.name for figure in figures if (runs / figure.name / "reproduce.json").exists()}
-    records = {name: json.loads((path / "reproduce.json").read_text("utf-8")) for name, path in found.items()}
-    good = sum(record["verdict"] == "reproduced" for record in records.values())
-    lines = ["# Published figures, ours next to theirs", "", "    python benchmarks/studies/reproduce.py --run", ""]
-    lines += [
-        f"{len(records)} of {len(figures)} figures have a verdict: {good} reproduced, {len(records) - good} not. The",
+    found = {figure.name: one for figure in figures if (one := verdict(figure, books[figure.name]))}
+    good = sum(one.reproduced for one in found.values())
+    lines = [
+        "# Published figures, ours next to theirs",
+        "",
+        "    make results NAME=reproduce",
+        "",
+        f"{len(found)} of {len(figures)} figures have a verdict: {good} reproduced, {len(found) - good} not. The",
         "settings and bands were committed before the first full run of each figure (the commits that begin with",
         '"arno reproduce: published figures" and "softmax without bias") and were not changed after it. A figure is',
         "reproduced if the mean over the seeds lies in the band of every check. EMNIST was not at hand: the figures of",
         "SCAFFOLD's tables run on Fashion-MNIST and test order and shape.",
         "Nothing was tuned for this page: settings are those of the sources, and each figure names those of ours.",
+        "`make results NAME=reproduce ARGS=FIGURE` runs what is missing of a figure without a verdict.",
         "",
         "| figure | source | checks that hold | verdict |",
         "| --- | --- | --- | --- |",
     ]
     for figure in figures:
-        record = records.get(figure.name)
-        held = f"{sum(c['holds'] for c in record['checks'])} of {len(record['checks'])}" if record else ""
-        said = record["verdict"] if record else without_verdict(figure)
-        lines.append(f"| {figure.name} | {figure.source} | {held} | {said} |")
-    lines += ["", "## What explains them", ""]
-    lines += [f"- **{name}**: {WHY[name]}" for name in records if name in WHY]
-    for path in found.values():
-        lines += ["", (path / "reproduce.md").read_text("utf-8").replace("# ", "## ", 1).rstrip()]
-    return re.sub(r" data\.root=[^ `\n]+", "", "\n".join(lines)) + "\n"
+        one = found.get(figure.name)
+        held = f"{sum(check.holds for check in one.outcomes)} of {len(one.outcomes)}" if one else ""
+        lines.append(
+            f"| {figure.name} | {figure.source} | {held} | {one.word if one else missing(figure, books[figure.name])} |"
+        )
+    lines += ["", "## What explains them", "", "Written after the first full run of each figure.", ""]
+    lines += [f"- **{name}**: {WHY[name]}" for name in found if name in WHY]
+    for name, one in found.items():
+        notes = [books[name].state(cells(one.figure))]
+        lines += ["", page_of(one, f"arno reproduce {name}", notes).replace("# ", "## ", 1).rstrip()]
+    return "\n".join(lines) + "\n"
 
 
-def without_verdict(figure: Figure) -> str:
-    """Where a figure is settled that `arno reproduce` does not run, or that it was not run."""
+def missing(figure: Figure, book: Book) -> str:
+    """Where a figure is settled that `arno reproduce` does not run, or how many of its runs are finished."""
     study = figure.by.rpartition("NAME=")[2]
-    if study and (PAGE.parent / f"{study}.md").exists():
-        return f"a study of its own: [{study}]({study}.md)"
-    return f"not run (about {figure.hours:g} h of two cores)"
+    if study:
+        there = (PAGE.parent / f"{study}.md").exists()
+        return f"a study of its own: {f'[{study}]({study}.md)' if there else f'`{figure.by}`, not run'}"
+    grid = cells(figure)
+    return (
+        f"no verdict: {len(grid) - len(book.missing(grid))} of {len(grid)} runs (about {figure.hours:g} h of two cores)"
+    )
 
 
 if __name__ == "__main__":

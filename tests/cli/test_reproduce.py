@@ -12,7 +12,13 @@ def test_the_list_and_a_figure_before_its_first_run(arno):
     assert "each_round(mix(0.9, integers(1, 20), 20))" in shown
     assert "published 72.0 %" in shown
     assert "difference 0.03 to 0.25" in shown
-    assert "unknown figure 'scaffold-table3'" in arno("reproduce", "scaffold-table3").error
+    everything = arno("reproduce", "--show").out
+    assert everything.count("- check: ") > 60
+    assert "**Setting**: CIFAR-10, LeNet-5, 250 clients" in everything
+    three = arno("reproduce", "scaffold-table3", "--show").out
+    assert three.count("**Source**: Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378, table 3") == 3
+    assert "3 figures need a folder each" in arno("reproduce", "scaffold-table3", "out=x").error
+    assert "unknown figure 'scaffold-tables'" in arno("reproduce", "scaffold-tables").error
     assert "make results NAME=qrmix" in arno("reproduce", "qrmix-cifar10").error
 
 

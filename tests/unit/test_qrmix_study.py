@@ -2,58 +2,95 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from arno import run
 from arno.config.settings import compose
+from arno.runs.result import RunResult
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["data=digits", "model=mlp", "clients=4", "participation=0.5", "local.epochs=1", "local.augment=false"]
+SMALL = ["data=digits", "clients=4", "participation=0.5", "local.epochs=1", "local.augment=false"]
 
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("study", ROOT / "benchmarks" / "studies" / "qrmix_cifar10.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "PAGE", tmp_path / "page.md")
+    for folder in ("benchmarks/studies", "benchmarks"):
+        monkeypatch.syspath_prepend(ROOT / folder)
+    cells, made = import_module("cells"), import_module("qrmix_cifar10")
+    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
+    monkeypatch.setattr(made, "PAGE", tmp_path / "page.md")
+    monkeypatch.delenv("ARNO_NOTES", raising=False)
     monkeypatch.chdir(tmp_path)
-    return module
+    yield made
+    for name in ("cells", "stale", "qrmix_cifar10"):
+        sys.modules.pop(name, None)
 
 
 def test_its_settings_are_valid_and_are_the_documents(study, tmp_path):
-    cells = [*study.trials(0.3, None), study.first(0.3, 0, tmp_path)]
-    for cell in cells:
-        made = compose(cell.words)
+    block = study.BLOCKS[0]
+    trials, stage1 = study.trials(block, None), study.first(block, 0, tmp_path)
+    for cell in (*trials, stage1):
+        made = compose(list(cell.words))
         assert (made.clients, made.participation, made.data.kind) == (100, 0.05, "cifar10")
-    assert [compose(cell.words).rounds for cell in cells[:2]] == [200, 300]
-    assert compose(cells[-1].words).partition.path.endswith("cifar10_dirichlet0.3_clients100.txt.gz")
-    assert (compose(cells[0].words).data.val, compose(cells[-1].words).data.val) == (0.1, 0)
+    assert [compose(list(cell.words)).rounds for cell in trials[:2]] == [200, 300]
+    assert compose(list(stage1.words)).partition.path.endswith("cifar10_dirichlet0.3_clients100.txt.gz")
+    assert (compose(list(trials[0].words)).data.val, compose(list(stage1.words)).data.val) == (0.1, 0)
+    assert len({cell.start for cell in trials[1:]}) == 1, "the trials share their first stage"
+
+
+def test_what_says_most_comes_first_and_a_seed_has_one_first_stage(study, tmp_path):
+    book = study.Book("qrmix_cifar10", tmp_path)
+    blocks = [(block.model[0], block.alpha, len(cells)) for block, cells in study.plan(None, book)][1::2]
+    assert blocks == [
+        ("model=lenet5", 0.3, 20),
+        ("model=lenet5", 0.1, 12),
+        ("model=lenet5", 0.6, 12),
+        ("model=resnet18", 0.3, 12),
+    ]
+    cells = [cell for _, cells in study.plan(None, book) for cell in cells]
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert [cell.name.rpartition(": ")[2] for cell in cells[7:11]] == ["stage 1", "FedRCL", "seed", "lsq"]
 
 
 @pytest.mark.slow
-def test_it_stops_and_goes_on(study, tmp_path, monkeypatch, capsys):
-    for name, value in (("FIRST", 2), ("LAST", 3), ("SEEDS", {0.3: (0, 1)}), ("BETAS", (0.01, 0.1))):
+def test_it_stops_goes_on_and_judges_whole_blocks_only(study, tmp_path, monkeypatch, capsys):
+    small = study.Block(("model=mlp",), 0.3, (0, 1))
+    for name, value in (("FIRST", 1), ("LAST", 2), ("BLOCKS", [small]), ("BETAS", (0.01, 0.1)), ("SETTING", SMALL)):
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
-    assert study.main(["--out", "runs", "--hours", "0", *SMALL]) == 1
-    assert not Path("runs").exists()
-    (cell,) = [cell for cell in study.trials(0.3, None) if cell.name.endswith("stage1")]
-    study.perform(cell, Path("runs"), SMALL)
-    began = (Path("runs") / cell.name / "metrics.jsonl").stat().st_mtime_ns
-    assert study.main(["--out", "runs", *SMALL]) == 0
-    assert (Path("runs") / cell.name / "metrics.jsonl").stat().st_mtime_ns == began, "what is done is not run again"
-    assert capsys.readouterr().out.count(": done") == 4 + 2 * 4
-    page = (tmp_path / "page.md").read_text()
-    for name in ("FedRCL", "QR-Mix, rule seed", "QR-Mix, rule lsq"):
-        assert f"| 0.3 | 2 | {name} | " in page
-    scores = {}
-    for beta in (0.01, 0.1):
-        lines = (Path("runs") / f"0.3-1000-lsq-{beta}" / "metrics.jsonl").read_text().splitlines()
-        scores[beta] = json.loads(lines[-1])["val_accuracy"]
-    assert scores[study.beta_of(0.3, "lsq", Path("runs"))] == max(scores.values())
+
+    def here(book, cell, words, env) -> RunResult:
+        """The run in this process, so that the test does not start 13 of them."""
+        return run(*cell.words, *words, out=str(book.path(cell)))
+
+    monkeypatch.setattr(study.Book, "_perform", here)
+    assert study.main(["--minutes", "0"]) == study.UNFINISHED
+    page = tmp_path / "page.md"
+    assert "0 of 13 runs are finished" in page.read_text()
+    assert "`mlp`, α = 0.3: no verdict: 0 of 2 seeds are finished." in page.read_text()
+    whole = study.Book.run
+
+    def some(book, cells, measure, jobs=1) -> bool:
+        """Only the runs that choose β, and the first seed."""
+        return whole(book, [cell for cell in cells if "seed 1:" not in cell.name], measure) and False
+
+    monkeypatch.setattr(study.Book, "run", some)
+    assert study.main([]) == study.UNFINISHED
+    assert study.main([]) == study.UNFINISHED
+    monkeypatch.setattr(study.Book, "run", whole)
+    assert study.main([]) == 0
+    assert capsys.readouterr().out.count("{'") == 13, "what is finished is not run again"
+    text = page.read_text()
+    for name in ("FedRCL", "QR-Mix, rule seed, β = ", "QR-Mix, rule lsq, β = "):
+        assert f"| mlp | 0.3 | 2 | {name}" in text
+    assert "`mlp`, α = 0.3, rule seed: " in text
+    book = study.Book("qrmix_cifar10", tmp_path)
+    betas = study.chosen(small, None, book)
+    scores = {beta: book.scores(study.trials(small, None)[1 + i])["val_accuracy"] for i, beta in enumerate((0.01, 0.1))}
+    assert scores[betas["seed"]] == max(scores.values())
+    assert study.main(["--plan"]) == 0
+    assert "finished mlp, α = 0.3, seed 1: lsq" in capsys.readouterr().out

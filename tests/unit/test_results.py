@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/results.py, with folders of its own."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    for name in ("ARNO_NOTES", "PYTHONPATH"):  # a study sets them; they are put back after the test
+        monkeypatch.setenv(name, os.environ.get(name, ""))
     spec = importlib.util.spec_from_file_location("results", ROOT / "benchmarks" / "results.py")
     assert spec is not None
     assert spec.loader is not None
@@ -46,19 +48,26 @@ def test_a_comparison_becomes_a_page_that_says_how_long_it_took(results, tmp_pat
     assert (tmp_path / "small.png").exists()
     results.main(["small"])
     assert (tmp_path / "small.md").read_text().count("Made by") == 1
+    for source in ("methods/fedprox", "models/linear", "analysis/comparison", "engines/batched"):
+        assert (tmp_path / "small.md").read_text().count(f"src/arno/{source}.py=") == 1
 
 
-def test_a_program_writes_its_page_itself(results, tmp_path, monkeypatch):
-    program = "import sys\nopen('mine.md', 'w').write('# ' + sys.argv[1])\nsys.exit(len(sys.argv) - 2)\n"
-    (tmp_path / "mine.py").write_text(program)
-    assert results.main(["mine", "Mine"]) == 0
-    assert (tmp_path / "mine.md").read_text().startswith("# Mine\n\nMade by `make results NAME=mine`; took 0:00:0")
-    assert "made from" not in (tmp_path / "mine.md").read_text(), "no sources are listed for it"
-    monkeypatch.setitem(results.SOURCES, "mine", ("benchmarks/results.py",))
-    assert results.main(["mine", "Mine"]) == 0
-    assert (tmp_path / "mine.md").read_text().count("\n<!-- made from: benchmarks/results.py=") == 1
-    assert results.main(["mine", "Mine", "--wrong"]) == 1
+def test_a_program_writes_its_page_itself(results, tmp_path):
+    program = "import sys\nimport arno.core.seeds\nopen('mine.md', 'w').write('# ' + sys.argv[1])\n"
+    (tmp_path / "mine.py").write_text(program + "sys.exit(int(sys.argv[2]))\n")
+    assert results.main(["mine", "Mine", "0"]) == 0
+    page = (tmp_path / "mine.md").read_text()
+    assert page.startswith("# Mine\n\nMade by `make results NAME=mine`; took 0:00:0")
+    assert page.count("\nsrc/arno/core/seeds.py=") == 1
+    assert "src/arno/cli/" not in page
+    (tmp_path / "runs/made/mine").write_text("src/arno/core/seeds.py=0123456789ab\n")
+    assert results.main(["mine", "Mine", "0"]) == 0
+    line = next(line for line in (tmp_path / "mine.md").read_text().splitlines() if "core/seeds.py=" in line)
+    assert line.startswith("src/arno/core/seeds.py=0123456789ab+"), "a run of an earlier call may be on the page"
+    assert results.main(["mine", "Mine", "1"]) == 1
     assert "Made by" not in (tmp_path / "mine.md").read_text(), "a study that fails has taken no time"
+    assert results.main(["mine", "Mine", "3"]) == 3
+    assert "made from" in (tmp_path / "mine.md").read_text(), "the page of a study that was not finished is kept"
     with pytest.raises(ArnoError, match="did you mean 'mine'"):
         results.main(["mien"])
 

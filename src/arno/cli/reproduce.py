@@ -1,4 +1,4 @@
-"""`arno reproduce`: published figures, ours next to theirs."""
+"""`arno reproduce`: repeat published figures and compare the values with the published ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ArnoError
 from .parser import parser_of
 
 if TYPE_CHECKING:
     from ..reproduce.figure import Figure
 
 ABOUT = """\
-Without a name: list the published figures. With a name: run that figure as a comparison, print ours next to theirs and
-whether every check holds, and keep the page in its folder. A run that was stopped continues.
+Without a name: list the published figures; with --show also their settings and bands. With a name: run that figure as a
+comparison, print our values beside the published ones and whether every check holds, and keep the page in its folder. A
+run that was stopped continues. The beginning of several names means all of them: scaffold-table3 is -0, -10 and -100.
 Settings override those of the figure (data.root=DIR, data=emnist, engine=serial); out=DIR names the folder (default:
 runs/reproduce/NAME). Exit status: 0 if the figure is reproduced, 1 if it is not.
 """
@@ -24,6 +26,7 @@ EXAMPLES = """\
 examples
   arno reproduce                                list the figures
   arno reproduce scaffold-figure3               run one
+  arno reproduce scaffold-table3                run three: scaffold-table3-0, -10 and -100
   arno reproduce scaffold-table3-0 --show       its setting, claim and bands
   arno reproduce scaffold-table3-0 --quick      one seed and few rounds: a coarse check
   arno reproduce scaffold-table3-0 data=emnist  the data of the publication
@@ -39,13 +42,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
     options = parser.settings(arguments)
 
-    from ..reproduce.figure import load, names
+    from ..reproduce.figure import load, meant, names
 
-    wanted = [word for word in options.overrides if "=" not in word]
-    if not wanted:
+    asked = [word for word in options.overrides if "=" not in word]
+    wanted = [name for word in asked for name in meant(word)]
+    if not asked:
         for name in names():
             print_line(load(name))
+            if options.show:
+                show(load(name))
         return 0
+    named = next((word for word in options.overrides if word.startswith("out=")), "")
+    if named and len(wanted) > 1:
+        raise ArnoError(named, f"{len(wanted)} figures need a folder each", "name one figure, or leave out= away")
     status = 0
     for name in wanted:
         figure = load(name)
@@ -111,7 +120,7 @@ def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, r
 
 
 def folder(name: str, words: tuple[str, ...], quick: bool) -> str:
-    """The folder of a figure; other settings have another one. Where the data lie does not count."""
+    """The folder of a figure; other settings have another one. The location of the data does not count."""
     digest = blake2b(" ".join(counted(words)).encode(), digest_size=4).hexdigest() if counted(words) else ""
     return "-".join(filter(None, [name, "quick" if quick else "", digest]))
 

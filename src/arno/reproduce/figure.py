@@ -120,6 +120,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in FIGURES.glob("*.yaml"))
 
 
+def meant(word: str) -> list[str]:
+    """The figure with this name, or all whose names begin with it: scaffold-table3 is -0, -10 and -100."""
+    found = [word] if word in names() else [name for name in names() if name.startswith(f"{word}-")]
+    if not found:
+        raise unknown("figure", word, names())
+    return found
+
+
 def load(name: str) -> Figure:
     """The figure with this name."""
     if name not in names():

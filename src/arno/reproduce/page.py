@@ -11,7 +11,7 @@ from .verdict import Verdict
 
 
 def page(verdict: Verdict, command: str, notes: Sequence[str] = ()) -> str:
-    """The figure, ours next to theirs, and every check with its band."""
+    """The figure, our values beside the published ones, and every check with its band."""
     figure = verdict.figure
     lines = [f"# {figure.name}: {verdict.word}", "", f"    {command}", "", *about(figure), "", *readings(verdict)]
     lines += ["", *checks(verdict), *(["", *notes] if notes else [])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, log10
 from typing import Any
@@ -12,7 +12,7 @@ from ..analysis.scores import Record
 from ..analysis.statistics import Summary, summary
 from ..core.metric import Metric
 from ..errors import ArnoError
-from .figure import Arm, Check, Figure, Reading
+from .figure import Check, Figure, Reading
 from .run import tried
 
 #: A gap that is zero to rounding counts as this in a ratio.
@@ -78,10 +78,23 @@ class Verdict:
 def judge(figure: Figure, found: Comparison) -> Verdict:
     """Read the runs of a figure and judge its checks."""
     groups = {group.name: group for group in found.members}
-    read: dict[str, dict[str, dict[int, float]]] = {}
+    signs = {name: _sign(reading, groups.values()) for name, reading in figure.readings.items()}
+    return decide(figure, {name: _of_group(figure, group, signs) for name, group in groups.items()}, signs)
+
+
+def decide(figure: Figure, values: Read, signs: Mapping[str, float]) -> Verdict:
+    """Judge the checks of a figure.
+
+    values: the readings of every arm; of one with settings that are tried, of each of them (see `tried`).
+    signs: by name of the reading, 1 if more is better and -1 if less is.
+    """
+    first = next(iter(figure.readings))
+    read: dict[str, Mapping[str, Mapping[int, float]]] = {}
     chosen: dict[str, str] = {}
     for arm, about in figure.arms.items():
-        word, read[arm] = _best(figure, arm, about, groups)
+        groups = tried(arm, about)
+        word = max(groups, key=lambda word: signs[first] * summary(list(values[groups[word]][first].values())).mean)
+        read[arm] = values[groups[word]]
         chosen |= {arm: word} if word else {}
     return Verdict(figure, read, chosen, tuple(_outcome(check, read) for check in figure.checks))
 
@@ -106,19 +119,7 @@ def value(record: Record, reading: Reading) -> float:
     return (rounds[last] - rounds[first]) / max(abs(log10(values[first] / values[last])), 1e-9)
 
 
-def _best(figure: Figure, arm: str, about: Arm, groups: Mapping[str, Group]) -> tuple[str, dict[str, dict[int, float]]]:
-    """The readings of an arm, of the setting with the best first reading, and that setting."""
-    first = next(iter(figure.readings.values()))
-    ranked = []
-    for word, name in tried(arm, about).items():
-        found = _of_group(figure, groups[name])
-        mine = summary(list(found[next(iter(figure.readings))].values()))
-        ranked.append((_sign(first, groups[name]) * mine.mean if mine.n else -inf, word, found))
-    _, word, best = max(ranked, key=lambda one: one[0])
-    return word, best
-
-
-def _of_group(figure: Figure, group: Group) -> dict[str, dict[int, float]]:
+def _of_group(figure: Figure, group: Group, signs: Mapping[str, float]) -> dict[str, dict[int, float]]:
     """The readings of a group by seed. A run that diverged never reaches a target and has the worst final value."""
     out: dict[str, dict[int, float]] = {}
     for name, reading in figure.readings.items():
@@ -128,18 +129,22 @@ def _of_group(figure: Figure, group: Group) -> dict[str, dict[int, float]]:
                 run = group.runs[seed]
                 out[name][seed] = value(Record(run.rows, run.metrics, run.config["rounds"]), reading)
             elif seed in group.lost and group.lost[seed].diverged:
-                out[name][seed] = -_sign(reading, group) * inf
+                out[name][seed] = -signs[name] * inf
             else:
                 why = group.lost[seed].reason if seed in group.lost else "it is not finished"
                 raise ArnoError(f"{group.label} seed={seed} has no result", why, "give the command again, with --retry")
     return out
 
 
-def _sign(reading: Reading, group: Group) -> float:
+def _sign(reading: Reading, groups: Iterable[Group]) -> float:
+    return sign(reading, [metric for group in groups for run in group.begun for metric in run.metrics])
+
+
+def sign(reading: Reading, metrics: Iterable[Metric]) -> float:
+    """1 if more of a reading is better, -1 if less is."""
     if reading.kind in ("rounds_to", "decade"):
         return -1.0
-    metrics = {metric.name: metric for run in group.begun for metric in run.metrics}
-    return metrics.get(reading.metric, Metric(reading.metric, reading.metric)).sign
+    return next((metric for metric in metrics if metric.name == reading.metric), Metric(reading.metric, "")).sign
 
 
 def _outcome(check: Check, read: Read) -> Outcome:

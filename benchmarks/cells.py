@@ -1,0 +1,228 @@
+"""The finished runs of a long study as lines of docs/results/cells/NAME.jsonl, so that it goes on from a clone.
+
+A cell is one run: an arm, a seed, a setting. Its line holds its settings, its scores, the seconds of its run and the
+sources that it was made from; the study reads it and does not run the cell again. A line with other settings than the
+cell has now does not count. The folders of the runs are not needed, except that of a run from whose model others start:
+without it, it is run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from arno.runs.result import RunResult
+from stale import PAGES, ROOT, digest, imported, noting, other
+
+CELLS = PAGES / "cells"
+#: What the study keeps of a run.
+Measure = Callable[[RunResult], dict[str, Any]]
+UNFINISHED = 3  # the exit status of a study with cells left to run
+
+
+class Cell(NamedTuple):
+    """A run: its name in the study, its settings, and the cell from whose last model it starts."""
+
+    name: str
+    words: tuple[str, ...]
+    start: str = ""
+
+
+class Book:
+    """The cells of a study that are finished, and how to finish more of them.
+
+    out: a folder for the runs. data: folders of data sets by name. words: more settings for every run, to try the
+    study: then lines and page stay beside the runs. minutes: no run starts later than that. again: a cell from older
+    sources counts as missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        out: Path,
+        data: Mapping[str, str] | None = None,
+        words: Sequence[str] = (),
+        *,
+        minutes: float = float("inf"),
+        again: bool = False,
+    ) -> None:
+        self.out, self.data, self.words = out, dict(data or {}), tuple(words)
+        self.file = (out if words else CELLS) / f"{name}.jsonl"
+        self.again, self._ends, self._lock = again, perf_counter() + 60 * minutes, Lock()
+        self.records: dict[str, dict[str, Any]] = {}
+        self.sources: dict[str, dict[str, str]] = {}
+        for line in self.file.read_text("utf-8").splitlines() if self.file.exists() else ():
+            self._take(json.loads(line))
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "cell" in line:
+            self.records[line["cell"]] = line
+        else:
+            self.sources[line["sources"]] = line["files"]
+
+    def settings(self, cell: Cell) -> list[str]:
+        """The settings of a cell; where a file of a partition lies does not count."""
+        return [re.sub(r"^partition\.path=.*/", "partition.path=", word) for word in (*cell.words, *self.words)]
+
+    def path(self, cell: Cell) -> Path:
+        """The folder of a cell's run; other settings have another one."""
+        settings = blake2b(" ".join(self.settings(cell)).encode(), digest_size=4).hexdigest()
+        name = re.sub(r"[^\w.=+-]+", "_", cell.name)
+        return self.out / f"{name}-{settings}"
+
+    def record(self, cell: Cell) -> dict[str, Any] | None:
+        """The line of a finished cell; None if it is not finished with these settings."""
+        found = self.records.get(cell.name)
+        return found if found and found["settings"] == self.settings(cell) else None
+
+    def scores(self, cell: Cell) -> dict[str, Any]:
+        """What the study kept of a finished cell."""
+        found = self.record(cell)
+        assert found is not None, cell.name
+        return dict(found["scores"])
+
+    def seconds(self, cell: Cell) -> float:
+        """How long the rounds of a finished cell took."""
+        found = self.record(cell)
+        assert found is not None, cell.name
+        return float(found["seconds"])
+
+    def older(self, cell: Cell) -> bool:
+        """Whether a finished cell was made from other sources than those that are here now."""
+        found = self.record(cell)
+        return found is not None and bool(other(self.sources[found["sources"]]))
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """The cells that are to be run."""
+        return [cell for cell in cells if self.record(cell) is None or (self.again and self.older(cell))]
+
+    def run(self, cells: Sequence[Cell], measure: Measure, jobs: int = 1) -> bool:
+        """Run what is missing, in this order; whether nothing is missing any more."""
+        todo = self.missing(cells)
+        by_name = {cell.name: cell for cell in cells}
+
+        def one(cell: Cell) -> bool:
+            if perf_counter() > self._ends:
+                return False
+            self._finish(cell, measure, by_name)
+            return True
+
+        with ThreadPoolExecutor(1 if any(cell.start for cell in cells) else jobs) as pool:
+            done = sum(pool.map(one, todo))
+        if done < len(todo):
+            print(f"the time is over: {len(todo) - done} runs are left; the same command goes on from here", flush=True)
+        return done == len(todo)
+
+    def _finish(self, cell: Cell, measure: Measure, by_name: Mapping[str, Cell]) -> None:
+        start = by_name.get(cell.start)
+        if start is not None and not (self.path(start) / "final.safetensors").exists():
+            self._finish(start, measure, by_name)
+        with tempfile.TemporaryDirectory() as folder:
+            notes = Path(folder) / "imports"
+            notes.touch()
+            words = [f"load={self.path(start)}"] if start is not None else []
+            result = self._perform(cell, words, noting(notes))
+            files = {file: digest(ROOT / file) for file in sorted(imported(notes.read_text().split()))}
+        line: dict[str, Any] = {"cell": cell.name, "settings": self.settings(cell)}
+        line |= {"scores": {"diverged": True} if result is None else measure(result)}
+        line |= {"seconds": 0 if result is None else round(json_of(result.path / "manifest.json")["seconds"], 1)}
+        if start is not None:
+            line["start"] = fingerprint(self.path(start))
+        line["model"] = "" if result is None else fingerprint(result.path)
+        self._keep(line, files)
+        print(f"{cell.name}: {line['scores']} ({line['seconds']} s)", flush=True)
+
+    def _perform(self, cell: Cell, words: Sequence[str], env: Mapping[str, str]) -> RunResult | None:
+        """Run a cell in a process of its own, or continue it; None if a client diverged."""
+        path = self.path(cell)
+        stopped = (path / "manifest.json").exists() and json_of(path / "manifest.json")["status"] != "done"
+        if path.exists() and (self.record(cell) or not stopped):
+            shutil.rmtree(path)  # its sources are older, or not known
+            stopped = False
+        command = ["resume", str(path)] if stopped else ["run", *cell.words, *self.words, *words, f"out={path}"]
+        data = next((word.partition("=")[2] for word in cell.words if word.startswith("data=")), "")
+        if data in self.data and not stopped:
+            command.append(f"data.root={self.data[data]}")
+        ended = subprocess.run(
+            [sys.executable, "-m", "arno", *command],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if ended.returncode == 0:
+            return RunResult(path)
+        if " diverged in round " in ended.stderr:
+            return None
+        sys.exit(ended.stderr.strip() or f"error: {cell.name} ended with status {ended.returncode}")
+
+    def _keep(self, line: dict[str, Any], files: dict[str, str]) -> None:
+        """Write the line of a cell, and before it its sources, if no cell had the same."""
+        key = blake2b(json.dumps(files).encode(), digest_size=6).hexdigest()
+        lines = [] if key in self.sources else [{"sources": key, "files": files}]
+        with self._lock:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as file:
+                for one in (*lines, line | {"sources": key}):
+                    file.write(json.dumps(one, ensure_ascii=False) + "\n")
+                    self._take(one)
+
+    def note(self, cells: Iterable[Cell]) -> None:
+        """Tell `make results` which sources the cells of a page were made from."""
+        found = [record for cell in cells if (record := self.record(cell))]
+        if notes := os.environ.get("ARNO_NOTES"):
+            pairs = {pair for record in found for pair in self.sources[record["sources"]].items()}
+            with open(notes, "a", encoding="utf-8") as file:
+                file.writelines(f"{name}={one}\n" for name, one in sorted(pairs))
+
+    def page(self, page: Path) -> Path:
+        """Where the page is written."""
+        return self.out / page.name if self.words else page
+
+    def state(self, cells: Sequence[Cell]) -> str:
+        """How many cells are finished, for the page."""
+        there = [cell for cell in cells if self.record(cell) is not None]
+        older = sum(map(self.older, there))
+        more = f", {older} of them from older sources than the newest" if older else ""
+        spent = sum(self.records[cell.name]["seconds"] for cell in there) / 3600
+        return f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h."
+
+
+def json_of(path: Path) -> dict[str, Any]:
+    """A JSON file."""
+    return dict(json.loads(path.read_text("utf-8")))
+
+
+def fingerprint(path: Path) -> str:
+    """A digest of the last model of a run."""
+    return blake2b(RunResult(path).final.numpy().tobytes(), digest_size=6).hexdigest()
+
+
+def options(about: str, out: str) -> argparse.ArgumentParser:
+    """The options of every study with cells; the other words are settings for every run."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER", help="where data sets lie")
+    parser.add_argument("--out", type=Path, default=Path(out), help="a folder for the runs")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run later than that")
+    parser.add_argument("--again", action="store_true", help="run cells anew that were made from older sources")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="more settings for every run, to try the program")
+    return parser
+
+
+def folders(given: Sequence[str]) -> dict[str, str]:
+    """The folders of data sets by their names."""
+    return {name: str(Path(folder).expanduser().resolve()) for name, _, folder in (one.partition("=") for one in given)}

@@ -1,0 +1,159 @@
+"""Finished runs of a long study are lines of a file: a clone goes on from there and runs nothing twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from arno import run
+from arno.errors import Diverged
+from arno.reproduce.figure import Figure, parse
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("data=digits", "model=softmax", "clients=4", "checkpoint.every=0")
+FIGURE = {
+    "source": "Somebody",
+    "claim": "b is better",
+    "setting": "small",
+    "hours": 0.1,
+    "run": [*SMALL, "rounds=2"],
+    "seeds": [0, 1],
+    "arms": {"a": {"settings": ["method=fedavg"], "best_of": ["local.lr=1e30", "local.lr=0.1"]}, "b": {}},
+    "readings": {"accuracy": {"kind": "final", "metric": "test_accuracy"}},
+    "checks": [{"says": "as good", "left": "b", "right": "a", "difference": [-0.5, 0.5]}],
+}
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """A program of benchmarks; lines and pages go to a folder of this test."""
+    for folder in ("benchmarks/studies", "benchmarks"):
+        monkeypatch.syspath_prepend(ROOT / folder)
+    made = import_module(name)
+    monkeypatch.setattr(import_module("cells"), "CELLS", tmp_path / "cells")
+    monkeypatch.delenv("ARNO_NOTES", raising=False)
+    return made
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    yield module("cells", monkeypatch, tmp_path)
+    for name in ("cells", "stale", "figure_cells"):
+        sys.modules.pop(name, None)
+
+
+def measure(result):
+    return {"accuracy": result.rows[-1]["test_accuracy"]}
+
+
+@pytest.mark.slow
+def test_a_clone_goes_on_with_the_lines_alone(cells, tmp_path, capsys):
+    first = cells.Cell("one: stage 1", (*SMALL, "rounds=1"))
+    second = cells.Cell("one: stage 2", (*SMALL, "rounds=2"), first.name)
+    assert not cells.Book("mine", tmp_path / "runs", minutes=0).run([first, second], measure)
+    assert "2 runs are left" in capsys.readouterr().out
+    assert not (tmp_path / "cells").exists()
+    assert cells.Book("mine", tmp_path / "runs").run([first, second], measure)
+    lines = [json.loads(line) for line in (tmp_path / "cells/mine.jsonl").read_text().splitlines()]
+    (sources, *records) = lines
+    assert [record["cell"] for record in records] == [first.name, second.name], "both have the same sources"
+    assert {"src/arno/methods/fedavg.py", "src/arno/models/linear.py"} <= sources["files"].keys()
+    assert not any(file.startswith("src/arno/cli/") for file in sources["files"])
+    assert records[1]["start"] == records[0]["model"] != records[1]["model"]
+    assert str(tmp_path) not in (tmp_path / "cells/mine.jsonl").read_text()
+
+    shutil.rmtree(tmp_path / "runs")
+    book = cells.Book("mine", tmp_path / "runs")
+    assert book.missing([first, second]) == []
+    assert book.scores(second) == {"accuracy": records[1]["scores"]["accuracy"]}
+    third = cells.Cell("one: another stage 2", (*SMALL, "rounds=2", "method=fedprox"), first.name)
+    assert book.run([first, second, third], measure)
+    assert not book.path(second).exists(), "what is finished is not run again"
+    assert book.record(third)["start"] == records[0]["model"], "the same model again"
+
+
+@pytest.fixture
+def quick(cells, monkeypatch):
+    """Books whose runs take no time: the names of the cells that were run."""
+    ran: list[str] = []
+
+    class Result:
+        path = Path("nowhere")
+
+    monkeypatch.setattr(cells.Book, "_perform", lambda self, cell, words, env: ran.append(cell.name) or Result())
+    monkeypatch.setattr(cells, "json_of", lambda path: {"seconds": 1800})
+    monkeypatch.setattr(cells, "fingerprint", lambda path: "0")
+    monkeypatch.setattr(cells, "imported", lambda names: {"src/arno/version.py", "benchmarks/stale.py"})
+    return ran
+
+
+def test_other_settings_and_older_sources_are_run_again(cells, quick, tmp_path, monkeypatch):
+    one, two = cells.Cell("one", ("rounds=1",)), cells.Cell("two", ("partition.path=/here/split.txt",))
+    book = cells.Book("mine", tmp_path)
+    assert book.run([one, two], lambda result: {"x": 1})
+    assert cells.Book("mine", tmp_path).missing([one, two._replace(words=("partition.path=/there/split.txt",))]) == []
+    assert cells.Book("mine", tmp_path).missing([one._replace(words=("rounds=2",)), two]) == [
+        one._replace(words=("rounds=2",))
+    ]
+    assert book.state([one, two]) == "2 of 2 runs are finished; together they took 1.0 h."
+    monkeypatch.setattr(cells, "other", lambda files: ["src/arno/version.py"])
+    assert book.missing([one, two]) == []
+    assert book.state([one, two, one._replace(name="three")]) == (
+        "2 of 3 runs are finished, 2 of them from older sources than the newest; together they took 1.0 h."
+    )
+    again = cells.Book("mine", tmp_path, again=True)
+    assert again.missing([one, two]) == [one, two]
+    assert quick == ["one", "two"]
+
+
+def test_a_page_is_told_what_its_runs_were_made_from(cells, quick, tmp_path, monkeypatch):
+    one = cells.Cell("one", ("rounds=1",))
+    book = cells.Book("mine", tmp_path)
+    book.run([one], lambda result: {})
+    monkeypatch.setenv("ARNO_NOTES", str(tmp_path / "notes"))
+    book.note([one, one._replace(name="missing")])
+    here = cells.digest(ROOT / "benchmarks/stale.py")
+    assert f"benchmarks/stale.py={here}" in (tmp_path / "notes").read_text().splitlines()
+
+
+def test_a_trial_with_other_settings_stays_beside_its_runs(cells, quick, tmp_path):
+    book = cells.Book("mine", tmp_path / "out", words=["rounds=1"])
+    (tmp_path / "out").mkdir()
+    book.run([cells.Cell("one", ())], lambda result: {})
+    assert (tmp_path / "out/mine.jsonl").exists()
+    assert book.page(tmp_path / "page.md") == tmp_path / "out/page.md"
+    assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.slow
+def test_a_figure_gets_its_verdict_from_lines(cells, tmp_path, monkeypatch):
+    figures = module("figure_cells", monkeypatch, tmp_path)
+    figure: Figure = parse("small", FIGURE)
+    grid = figures.cells(figure)
+    assert [cell.name for cell in grid] == [
+        f"{arm} seed={seed}" for seed in (0, 1) for arm in ("a local.lr=1e30", "a local.lr=0.1", "b")
+    ]
+
+    def here(book, cell, words, env):
+        """The run in this process, so that the test does not start six of them."""
+        try:
+            return run(*cell.words, *words, out=str(book.path(cell)))
+        except Diverged:
+            return None
+
+    monkeypatch.setattr(cells.Book, "_perform", here)
+    monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
+    book = cells.Book("small", tmp_path / "runs")
+    assert figures.verdict(figure, book) is None
+    assert book.run(grid, figures.measure(figure))
+    assert book.scores(grid[0]) == {"diverged": True}
+    shutil.rmtree(tmp_path / "runs")
+    found = figures.verdict(figure, cells.Book("small", tmp_path / "runs"))
+    assert found.chosen == {"a": "local.lr=0.1"}
+    assert found.reproduced
+    assert set(found.read["b"]["accuracy"]) == {0, 1}
