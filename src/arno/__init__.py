@@ -16,7 +16,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analysis.comparison import Comparison
     from .core.federation import Federation, Local
-    from .core.part import Part
+    from .core.method_part import Part
     from .core.table import ClientTable
     from .core.work import SGD, Result, Work
     from .data.sources.python import Data
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 # the work itself. OpenMP reads this once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-#: Where the public names live; they are imported on first use, so that `import arno` costs nothing.
+#: The modules of the public names; they are imported on first use, so that `import arno` costs nothing.
 _HOMES = {
     "Federation": "core.federation",
     "Local": "core.federation",
-    "Part": "core.part",
+    "Part": "core.method_part",
     "ClientTable": "core.table",
     "SGD": "core.work",
     "Result": "core.work",

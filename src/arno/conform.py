@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .client_selection import Fixed
 from .core.federation import Federation, Local
 from .core.seeds import stream
 from .core.table import ClientTable
@@ -32,7 +33,6 @@ from .methods.qrmix import eigenpairs, hessian_product, mix
 from .models.linear import MLP
 from .problems.quadratic import Quadratic
 from .problems.supervised import Supervised
-from .selection import Fixed
 from .tasks.classification import Classification, balanced
 
 #: What a replay yields: pairs (computed, expected).

@@ -19,8 +19,17 @@ class ArnoError(Exception):
 
     def __str__(self) -> str:
         value, rule, remedy = self.args
-        line = f"{value}: {rule}" + (f"; {remedy}" if remedy else "")
-        return line if line.isprintable() else " ".join(line.splitlines())  # a name may have a line break in it
+        return one_line(f"{value}: {rule}" + (f"; {remedy}" if remedy else ""))
+
+
+def one_line(text: str) -> str:
+    """A text on one line, without characters that a terminal would obey: a name may hold any.
+
+    >>> one_line("a\\nb \\x1b[31mc")
+    'a b ?[31mc'
+    """
+    text = " ".join(text.split())
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 class TooLarge(ArnoError):
@@ -80,7 +89,7 @@ def described(error: BaseException) -> str:
 def named(error: BaseException) -> str:
     """The type and the text of an exception."""
     try:
-        text = " ".join(str(error).split())[:500]
+        text = one_line(str(error))[:500]
     except Exception:  # a class of the user's own
         text = ""
     return type(error).__name__ + (f": {text}" if text else "")

@@ -21,6 +21,8 @@ TEXT, CONFIG = 64 * 2**20, 2**20
 IMAGE, PIXELS = 256 * 2**20, 64 * 10**6
 #: Unpacked data may take FLOOR bytes; above that, at most RATIO times the bytes of their archive.
 FLOOR, RATIO = 256 * 2**20, 100
+#: The most columns of a table: each takes 20 kB, however few rows there are.
+COLUMNS = 2**15
 #: The most classes of a data set, and the most lists and objects of a JSON file.
 CLASSES, CONTAINERS = 10**6, 2**22
 #: The deepest nesting of a configuration, and the most characters of one of its values.
@@ -30,6 +32,13 @@ DEPTH, CHARACTERS = 32, 4096
 def place(text: str) -> Path:
     """The path that a user wrote; `~` is the home folder, and `~name` stays as it is if there is no such user."""
     return Path(os.path.expanduser(text))
+
+
+def few_columns(what: str, count: int) -> None:
+    """Refuse a table with too many columns."""
+    if count > COLUMNS:
+        remedy = "leave columns out, or give an array from Python with arno.Data"
+        raise ArnoError(what, f"it has {count:,} columns, and a table may have {COLUMNS:,}", remedy)
 
 
 def regular(path: Path, what: str = "the file") -> Path:

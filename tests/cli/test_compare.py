@@ -18,8 +18,8 @@ from rich.console import Console
 
 import arno as package
 from arno.analysis.comparison import Comparison
+from arno.analysis.other_differences import other_differences
 from arno.analysis.statistics import summary
-from arno.analysis.unlike import unlike
 from arno.config import settings as configs
 from arno.grids import compare
 from arno.grids.cells import Ended, Outcome, Workers, run_cell
@@ -540,7 +540,7 @@ def test_what_methods_bring_along_makes_no_setting_and_what_a_user_sets_does(sma
     found = Comparison.of(runs())
     assert list(found.groups) == ["fedavg", "lorenzo"]
     assert list(found.differences()["reference"]) == ["fedavg"]
-    (note,) = unlike(found)
+    (note,) = other_differences(found)
     assert note == "Unlike fedavg, lorenzo runs with local.epochs=5, local.lr=0.01, local.weight_decay=0.0001."
     labels = list(Comparison.of(runs("method=lorenzo local.lr=0.05")).groups)
     assert labels == ["fedavg local.lr=0.05", "lorenzo local.lr=0.01", "lorenzo local.lr=0.05"]

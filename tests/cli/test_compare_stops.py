@@ -163,3 +163,9 @@ def test_a_lost_process_takes_only_its_cell_along(arno):
     again = arno("compare", *grid, "seed=0..1", "out=grid", "--jobs", "1")
     assert not re.findall(r"^\d/4", again.out, re.M), "failed cells wait for --retry"
     assert again.status == 1
+
+
+def test_a_worker_whose_reader_was_killed_ends_without_a_traceback():
+    code = "import os; from arno.grids.processes import report; r, w = os.pipe(); os.close(r); report(open(w, 'w'), {})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -285,7 +285,7 @@ def test_stages_that_make_no_sense_are_refused_before_anything_runs(
 
 def test_a_method_with_a_round_of_its_own_starts_from_scratch() -> None:
     run(*translate([*ONE, "out=first"]).overrides)
-    with pytest.raises(ArnoError, match="a round of its own"):
+    with pytest.raises(ArnoError, match="an additional round 0"):
         run("method=lorenzo", "load=first", "clients=4", "model=mlp", "out=no")
 
 

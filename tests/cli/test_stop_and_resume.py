@@ -228,7 +228,7 @@ def test_fewer_rounds_than_are_done_are_refused(arno, small):
     run = arno("run", *small, "out=run").folder
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     error = arno("resume", "run", "rounds=3").error
-    assert "rounds = 3: 4 rounds are done, and none is undone; try rounds=14" in error
+    assert "rounds = 3: 4 rounds are done, and finished rounds stay; try rounds=14" in error
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert arno("resume", "run", "rounds=4").status == 0
 

@@ -143,6 +143,8 @@ CHANGES: dict[str, dict[str, object]] = {
     "dotted": {"method": "custom", "method.target": "mine.py:factory"},
     "half dotted": {"method": {"kind": "custom"}, "method.target": "mine.py:factory"},
     "module": {"method": {"kind": "custom", "target": "mine:factory"}},
+    "reference": {"track": "${out}", "out": "sender.py:factory"},
+    "list of references": {"track": ["${out}"], "out": "sender.py:factory"},
     "cluster": {"engine": {"kind": "ray", "address": "127.0.0.1:9"}},
 }
 
@@ -162,6 +164,28 @@ def test_attack_whatever_in_a_folder_names_code_is_not_used(
     assert status("report", str(stored)) in (0, 2)
     assert not Path("imported").exists()
     assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("key", ["track[0]", "track.0", "track[-1]"])
+def test_attack_a_key_into_a_list_is_not_used(key: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trust in a tracker is decided by the key `track`; nothing may change it by another name."""
+    forget()
+    change(stored, **{"track": ["tensorboard"], key: "sender.py:factory"})
+    assert status("resume", str(stored), "rounds=3") == 2
+    assert f"unknown key {key!r}" in capsys.readouterr().err
+    assert not Path("imported").exists()
+
+
+@pytest.mark.parametrize("problem", ["quadratic", [1], None])
+def test_a_problem_that_is_no_section_is_one_line(
+    problem: object, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {key: value for key, value in RunFolder(stored).config().items() if key != "engine"}
+    RunFolder(stored).write_config(config | {"problem": problem})
+    assert status("resume", str(stored), "rounds=3") == 2
+    error = capsys.readouterr().err
+    assert "--debug" not in error
+    assert error.count("\n") == 1
 
 
 def test_a_setting_that_is_given_again_replaces_the_one_of_the_folder(stored: Path) -> None:

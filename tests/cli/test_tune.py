@@ -337,6 +337,7 @@ def test_the_command_shows_the_search(tmp_path: Path, capsys: pytest.CaptureFixt
         (["local.lr=log(0.1)"], "two ends"),
         (["local.lr=any(1)"], "different values"),
         (["--trials", "1"], "at least two"),
+        (["--trials", "9" * 30], "at most 100,000"),
         (["--search-seeds", "0..5"], "uses seed 0, 1, 2 too"),
         (["data.val=0"], "validation data, and there are none"),
         (["local.lr=0.1,log(0.5, 1)"], "is a range in a list of values"),

@@ -11,6 +11,7 @@ import torch
 from reference import METHODS, Case, Net
 from torch import nn
 
+from arno.client_selection import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.table import ClientTable
 from arno.core.work import SGD
@@ -19,7 +20,6 @@ from arno.data.partition import Partition
 from arno.methods import methods
 from arno.models.linear import MLP
 from arno.problems.supervised import Supervised
-from arno.selection import Fixed
 from arno.tasks.classification import Classification
 
 #: Methods that the specification does not define with batch normalisation, and with local momentum.

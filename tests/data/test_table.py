@@ -416,7 +416,7 @@ def test_a_wrong_number_of_clients_is_an_error(heart):
         split(composed(f"data.path={heart}", "data.client=hospital", "clients=7"))
     assert len(split(composed(f"data.path={heart}", "data.client=hospital", "clients=3"))[3]) == 3
     with pytest.raises(
-        ArnoError, match=r"^partition=natural: heart does not say which sample is whose; use partition="
+        ArnoError, match=r"^partition=natural: heart does not name the client of each sample; use partition="
     ):
         split(composed(f"data.path={heart}", "partition=natural"))
 

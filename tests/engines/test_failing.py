@@ -17,9 +17,9 @@ from training import parts, steady, train
 
 import arno
 from arno import cli
-from arno.core import rehearsal
+from arno.core import user_code_trial
 from arno.core.federation import Federation, Local
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.serial import Serial
 from arno.core.table import ClientTable
 from arno.engines.processes import processes
@@ -305,7 +305,7 @@ def test_a_run_that_stopped_at_a_client_goes_on_without_it(tmp_path, capsys):
 )
 def test_a_network_that_ends_its_process_or_hangs_is_refused_on_one_line(how, rule, tmp_path, capsys, monkeypatch):
     """The server runs a network before the first round, to choose its kernel: it must neither end nor wait for ever."""
-    monkeypatch.setattr(rehearsal, "LEAST", 1.0)
+    monkeypatch.setattr(user_code_trial, "LEAST", 1.0)
     status, said = run(tmp_path, capsys, "engine=processes", "engine.timeout=1", when="True", how=how)
     assert status == 2
     (line,) = said.err.splitlines()
@@ -320,3 +320,33 @@ def test_a_network_that_always_exits_does_not_end_the_run_with_success(engine, t
     (line,) = said.err.splitlines()
     assert line.startswith("error: client ")
     assert "SystemExit" in line
+
+
+@pytest.mark.parametrize(
+    "how", ["raise GeneratorExit", "raise type('Odd', (BaseException,), {})('bad')", "sys.exit(0)"]
+)
+def test_attack_a_part_that_raises_anything_is_one_line(how, tmp_path, capsys, monkeypatch):
+    """On the server, where no client is in between: it may be no traceback, and it may not pass for success."""
+    monkeypatch.chdir(tmp_path)
+    Path("part.py").write_text(
+        "import sys\nfrom arno import Part\n"
+        f"class Odd(Part):\n    def select(self, ids, t):\n        {how}\n"
+        "def factory():\n    return [Odd()]\n"
+    )
+    words = (
+        "method=custom",
+        "method.target=part.py:factory",
+        "clients=4",
+        "model=softmax",
+        "engine=serial",
+        "rounds=2",
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["run", *words, "out=run"])
+    assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert f"part.py, line 5: {how}" in error
+    assert error.count("\n") == 1
+    manifest = RunResult("run").folder.manifest()
+    assert manifest["status"] == "failed"
+    assert f"part.py, line 5: {how}" in manifest["reason"]

@@ -21,7 +21,7 @@ from training import parts
 import arno
 from arno.core.contracts import Caller
 from arno.core.federation import Federation, Local
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.engines import timing
 from arno.engines.auto import auto
 from arno.engines.batched import batched

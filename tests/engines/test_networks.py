@@ -126,6 +126,22 @@ def test_a_network_that_draws_is_batched_with_the_draws_of_each_client(drops, fr
     assert unsupported(drops, work) == unsupported(frozen, work) == ""
 
 
+def test_a_network_is_not_recorded_for_every_number_of_samples():
+    plain = problem(Plain)
+    sizes = plain.clients.sizes
+    train(plain, Batched(plain), "fedavg", epochs=1, batch_size=100, share=1.0, times=1)
+    made = set(plain.stack._programs) - {2, 3}  # of the check
+    most = int(sizes.max().clamp(max=100))
+    assert made <= {*range(8, 101, 8), most}
+    assert len(made) < len(set((sizes % 100).tolist()))
+
+
+def test_a_batch_size_beyond_all_clients_takes_no_memory():
+    plain = problem(Plain)
+    one, many = (train(plain, engine(plain), "fedavg", batch_size=10**12)[0] for engine in (Serial, Batched))
+    assert torch.allclose(one.w, many.w, atol=1e-10)
+
+
 class Noisy(Plain):
     """Draws what no rule knows."""
 

@@ -1,5 +1,6 @@
 """The parallel engine gives the serial engine's bits, for every method and start method, and leaves nothing behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 import torch
 from training import parts, same_bits, same_scores, train
 
+from arno import run
+from arno.client_selection import Uniform
 from arno.conform import PACKAGED, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local
@@ -17,8 +20,8 @@ from arno.core.serial import Serial
 from arno.engines.processes import processes
 from arno.errors import ArnoError, ClientError
 from arno.methods import methods
+from arno.records.folder import RunFolder
 from arno.registry import load_target
-from arno.selection import Uniform
 
 
 @pytest.fixture(scope="module", params=["fork", "spawn"])
@@ -218,3 +221,16 @@ def test_the_server_adds_up_on_one_thread_as_serial_does(digits):
     torch.set_num_threads(2)
     processes(digits, workers=1).close()
     assert torch.get_num_threads() == 1
+
+
+def test_workers_have_ended_before_tables_and_pictures_are_made(tmp_path, monkeypatch):
+    left, plain = [], RunFolder.merge_clients
+    before = multiprocessing.active_children()
+
+    def merge(folder):
+        left.append([child for child in multiprocessing.active_children() if child not in before])
+        plain(folder)
+
+    monkeypatch.setattr(RunFolder, "merge_clients", merge)
+    run("engine=processes", "engine.workers=2", rounds=1, out=tmp_path / "run")
+    assert left == [[]]

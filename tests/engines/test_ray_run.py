@@ -19,7 +19,7 @@ METHOD = """
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from arno.core.part import Part
+from arno.core.method_part import Part
 
 @dataclass
 class Gate(Part):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from arno.client_selection import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.serial import Serial
 from arno.engines.serial import serial
@@ -10,7 +11,6 @@ from arno.errors import ArnoError, ClientError
 from arno.methods.fedvarp import Varp
 from arno.methods.scaffold import Scaffold
 from arno.problems.quadratic import Quadratic
-from arno.selection import Fixed
 
 
 def problem(**changes):

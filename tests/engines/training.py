@@ -2,13 +2,13 @@
 
 import torch
 
+from arno.client_selection import Uniform
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.core.federation import Federation, Local
 from arno.core.serial import Serial
 from arno.core.table import ClientTable
 from arno.methods import methods
-from arno.selection import Uniform
 
 #: Settings of the methods whose defaults do not suit seven clients and a small network.
 SETTINGS = {

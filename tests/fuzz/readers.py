@@ -22,13 +22,13 @@ from inputs import Random
 
 from arno import conform
 from arno.cli import dispatch
+from arno.client_selection import schedule
 from arno.config import settings
 from arno.data import datasets, load, partitions
 from arno.errors import ArnoError
 from arno.records import checkpoint, checksummed, damage, metrics
 from arno.records.folder import RunFolder
 from arno.registry import load_target
-from arno.selection import schedule
 
 SMALL = ("clients=3", "rounds=1", "model=softmax", "data=digits", "engine=serial")
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from arno.core.layout import flatten
+from arno.kernels.checked_program import program_of
 from arno.kernels.choose import choose, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.program import Program
 from arno.kernels.stacked import Batch, StackedProgram, stacked_program
-from arno.kernels.written import program_of
 from arno.tasks.classification import Classification
 
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -332,7 +332,7 @@ def test_convolutions_that_are_no_chain_are_left_to_autograd_unchecked(monkeypat
     def compare(*given):
         raise AssertionError("a program was checked that is not used")
 
-    monkeypatch.setattr("arno.kernels.written._compare", compare)
+    monkeypatch.setattr("arno.kernels.checked_program._compare", compare)
     choice = choose(Shortcut(), (1, 6, 6), None)
     assert (choice.name, choice.channels_last, choice.graph) == ("autograd", False, None)
     assert "convolutions" in choice.reason

@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from arno.core.layout import flatten
+from arno.kernels.checked_program import Written, program_of
 from arno.kernels.choose import choose, for_training
 from arno.kernels.dense import Dense
 from arno.kernels.kernel import Autograd
 from arno.kernels.record import record
 from arno.kernels.stacked import Batch, StackedProgram, refusal, stacked_program
-from arno.kernels.written import Written, program_of
 from arno.tasks.classification import Classification
 from arno.tasks.regression import Regression
 

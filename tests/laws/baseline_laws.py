@@ -8,6 +8,7 @@ import torch
 from small import HALF, federate, make, network, quadratic, same
 from torch.nn import functional as F
 
+from arno.client_selection import Fixed
 from arno.core.work import SGD
 from arno.methods.fedacg import LookAhead
 from arno.methods.fedcm import ClientMomentum
@@ -16,7 +17,6 @@ from arno.methods.feddecorr import Correlation
 from arno.methods.fedexp import Extrapolation
 from arno.methods.fedlc import Calibrated
 from arno.methods.fedntd import Distillation
-from arno.selection import Fixed
 
 
 def law_fedlc_without_margins_is_cross_entropy_over_the_clients_classes() -> None:

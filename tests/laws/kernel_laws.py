@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from arno.core.layout import flatten
+from arno.kernels import products
 from arno.kernels.choose import choose, for_scoring, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.stacked import Batch, StackedProgram, Vmapped, stack_for
@@ -305,3 +306,29 @@ def law_stacked_gradients_are_those_of_each_model() -> None:
                 same(torch.cat(found, 1), wanted, 1e-12)
                 same(stack.descend(w, stepped, given, rate), torch.stack(losses), 1e-12)
             same(torch.cat(stepped, 1), models - rate * wanted, 1e-12)
+
+
+def law_both_libraries_have_the_same_products() -> None:
+    linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    large, faster = products.LARGE, products.faster
+    a, b, bias = torch.randn(3, 7, 5), torch.randn(3, 5, 4), torch.randn(3, 4)
+    other, one = torch.randn(3, 7, 4), torch.randn(1, 4, 5).expand(3, -1, -1)
+    wanted = torch.einsum("rnk,rnm->rkm", a, other)
+    try:
+        products.LARGE, products.faster = 0, lambda: linear and linear.default
+        for k in range(3):
+            same(products.product(a[k], b[k]), a[k] @ b[k], 1e-5)
+            same(products.affine(a[k], b[k].t(), bias[k]), a[k] @ b[k] + bias[k], 1e-5)
+            same(products.affine(a[k], b[k].t(), None), a[k] @ b[k], 1e-5)
+            same(products.turned_product(a[k], other[k], torch.empty(5, 4)), wanted[k], 1e-5)
+            same(products.turned_product(other[k], a[k], torch.empty(4, 5)), wanted[k].t(), 1e-5)
+        same(products.products(a, b), a @ b, 1e-5)
+        same(products.affine_of_rows(a, b.mT, bias), a @ b + bias[:, None], 1e-5)
+        same(products.affine_of_rows(a, one, None), a @ one.mT, 1e-5)
+        to, before = torch.empty(3, 5, 4), torch.randn(3, 5, 4)
+        products.turned_products(a, other, to)
+        same(to, wanted, 1e-5)
+        products.descend(before, a, other, to)
+        same(to, before - wanted, 1e-5)
+    finally:
+        products.LARGE, products.faster = large, faster

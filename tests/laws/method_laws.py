@@ -13,10 +13,11 @@ from small import HALF, federate, make, network, quadratic, same
 from torch import Tensor
 from torch.nn import functional as F
 
+from arno.client_selection import Fixed, Uniform
 from arno.conform import PACKAGED, implemented, read, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.work import SGD
 from arno.methods.cluster_fedvarp import ClusterVarp
 from arno.methods.fedprox import Proximal
@@ -25,7 +26,6 @@ from arno.methods.scaffold import Scaffold
 from arno.methods.server_lr import ServerSchedule
 from arno.methods.sub_models import Window
 from arno.problems.quadratic import Quadratic
-from arno.selection import Fixed, Uniform
 
 
 def gap(fed: Federation) -> float:

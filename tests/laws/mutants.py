@@ -88,30 +88,30 @@ breaks(
 # The order of parts
 
 breaks(
-    "core/part.py", "ROLES", "a_later_role_acts_on_what_an_earlier_one_made",
+    "core/method_part.py", "ROLES", "a_later_role_acts_on_what_an_earlier_one_made",
     {'"mean"': '"server"', '"server"': '"mean"'},
     {'"server"': '"rate"', '"rate"': '"server"'},
     {'"window"': '"server"', '"server"': '"window"'},
     {'"mean"': '"rate"', '"rate"': '"mean"'},
 )  # fmt: skip
 breaks(
-    "core/part.py", "ROLES", "clients_are_selected_before_they_are_ordered",
+    "core/method_part.py", "ROLES", "clients_are_selected_before_they_are_ordered",
     {'"select"': '"order"', '"order"': '"select"'},
 )  # fmt: skip
 breaks(
-    "core/part.py", "in_order", "the_order_in_which_parts_are_listed_does_not_matter",
+    "core/method_part.py", "in_order", "the_order_in_which_parts_are_listed_does_not_matter",
     {"sorted(P, key=K)": "list(P)"},
 )  # fmt: skip
 breaks(
-    "core/part.py", "_place", "a_part_with_several_roles_acts_at_the_first_of_them",
+    "core/method_part.py", "_place", "a_part_with_several_roles_acts_at_the_first_of_them",
     {"min(P, default=D)": "max(P, default=D)"},
 )  # fmt: skip
 breaks(
-    "core/part.py", "_refuse_conflict", "two_parts_in_one_role_are_refused",
+    "core/method_part.py", "_refuse_conflict", "two_parts_in_one_role_are_refused",
     {"A - SHARED": "A - SHARED - A"},
 )  # fmt: skip
 breaks(
-    "core/part.py", "_refuse_conflict", "parts_without_a_role_that_change_the_same_moment_are_refused",
+    "core/method_part.py", "_refuse_conflict", "parts_without_a_role_that_change_the_same_moment_are_refused",
     {"if A and B: raise C": "pass"},
 )  # fmt: skip
 
@@ -251,7 +251,7 @@ breaks(
     {"O.trained(W)": "W.start"},
 )  # fmt: skip
 breaks(
-    "selection.py", "Fixed.select", "fedavg_stalls_where_scaffold_reaches_the_optimum",
+    "client_selection.py", "Fixed.select", "fedavg_stalls_where_scaffold_reaches_the_optimum",
     {"self.cohorts[T % len(self.cohorts)]": "self.cohorts[0]"},
 )  # fmt: skip
 
@@ -376,7 +376,7 @@ breaks(
     {"A if self.tanh else H > 0": "A if self.tanh else H >= 0"},
     {"1 - H * H if self.tanh else B": "1 - H if self.tanh else B"},
     {"torch.sum(D, 0, out=T)": "pass"},
-    {"torch.mm(D, M.t(), out=B)": "pass"},
+    {"product(D, W)": "D @ W.abs()"},
 )  # fmt: skip
 breaks(
     "kernels/dense.py", "Layers.outputs", "a_kernel_has_the_gradient_of_autograd",
@@ -387,8 +387,16 @@ breaks(
     {"D * self.h.gt_(0)": "D"},
 )  # fmt: skip
 breaks(
-    "kernels/stacked.py", "Descent.linear", "stacked_gradients_are_those_of_each_model",
-    {"torch.baddbmm(O, B, H, alpha=-1, out=N)": "torch.baddbmm(O, B, H, alpha=1, out=N)"},
+    "kernels/products.py", "descend", "stacked_gradients_are_those_of_each_model",
+    {"torch.baddbmm(O, B.mT, H, alpha=-1, out=N)": "torch.baddbmm(O, B.mT, H, alpha=1, out=N)"},
+)  # fmt: skip
+breaks(
+    "kernels/products.py", "descend", "both_libraries_have_the_same_products",
+    {"torch.sub(X, T, out=Y)": "torch.add(X, T, out=Y)"},
+)  # fmt: skip
+breaks(
+    "kernels/products.py", "turned_product", "both_libraries_have_the_same_products",
+    {"faster()(B.t(), A.t(), None, 'none', [], '').t()": "faster()(B.t(), A.t(), None, 'none', [], '').view_as(to)"},
 )  # fmt: skip
 breaks(
     "kernels/stacked.py", "IntoRows.linear", "stacked_gradients_are_those_of_each_model",
@@ -399,7 +407,7 @@ breaks(
     {"T + F": "F"},
 )  # fmt: skip
 breaks(
-    "kernels/written.py", "_checked", "a_network_that_is_more_than_its_operations_is_left_to_autograd",
+    "kernels/checked_program.py", "_checked", "a_network_that_is_more_than_its_operations_is_left_to_autograd",
     {"state(M) != B": "False"},
 )  # fmt: skip
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import lorenzo_laws
 from small import HALF, federate, network, same
 
+from arno.client_selection import Fixed, Uniform
 from arno.core.federation import Federation
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.work import Vec, Work
 from arno.errors import ArnoError
 from arno.methods.cluster_fedvarp import ClusterVarp
@@ -24,7 +25,6 @@ from arno.methods.qrmix import QRMix
 from arno.methods.scaffold import Scaffold
 from arno.methods.server_lr import ServerSchedule
 from arno.methods.sub_models import Window
-from arno.selection import Fixed, Uniform
 
 DIRECTIONS: list[Callable[[], Part]] = [
     lambda: Window(0.5),
@@ -109,7 +109,7 @@ def law_a_part_with_several_roles_acts_at_the_first_of_them() -> None:
 def law_two_parts_in_one_role_are_refused() -> None:
     for one, other, role in (
         (Varp(), Nova(), "averaged"),
-        (Dyn(), Scaffold(), "controls"),
+        (Dyn(), Scaffold(), "control vectors"),
         (ServerMomentum(), ServerAdaptive(), "optimiser"),
         (Uniform(0.5), Fixed(HALF), "selects"),
     ):

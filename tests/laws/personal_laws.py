@@ -10,8 +10,9 @@ from small import HALF, federate, make, network, quadratic, same
 from torch import nn
 from torch.nn import functional as F
 
+from arno.client_selection import Fixed
 from arno.core.federation import Federation
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.table import ClientTable
 from arno.core.work import SGD, Work
 from arno.data.dataset import Transform
@@ -25,7 +26,6 @@ from arno.methods.kept_layers import Keep
 from arno.methods.sub_models import Window
 from arno.problems.quadratic import Quadratic
 from arno.problems.supervised import Supervised, View
-from arno.selection import Fixed
 
 ALL = torch.arange(8)
 

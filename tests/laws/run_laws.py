@@ -8,12 +8,12 @@ import torch
 from small import HALF, federate, network
 from torch import nn
 
+from arno.client_selection import Fixed
 from arno.core.work import SGD, Job
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.problems.supervised import Supervised
 from arno.runs.loop import Loop, Totals
-from arno.selection import Fixed
 from arno.tasks.classification import Classification
 from arno.tasks.regression import Regression
 from arno.tasks.task import Task

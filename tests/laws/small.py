@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arno.core.federation import Federation, Local
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.work import SGD
 from arno.data.dataset import Transform
 from arno.data.partition import Partition

@@ -43,13 +43,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_whole_file_of_another_run_is_refused(name, finished, other, copy, eight, said: Said):
     run = copy(finished)
     shutil.copy(other / name, run / name)
-    with pytest.raises(Damaged, match=rf"{name}: is of another run; arno repair"):
+    with pytest.raises(Damaged, match=rf"{name}: belongs to another run; arno repair"):
         _ = RunResult(run).rows
     if name == "manifest.json":  # the one before it serves
         assert Outcome(resume(run, "rounds=8", progress=said, pictures=False).path) == eight
-        assert any("manifest.json is of another run; the one before it is used" in line for line in said.lines)
+        assert any("manifest.json belongs to another run; the one before it is used" in line for line in said.lines)
         return
-    with pytest.raises(Damaged, match=rf"{name}.*is of another run; arno repair"):
+    with pytest.raises(Damaged, match=rf"{name}.*belongs to another run; arno repair"):
         resume(run, "rounds=8")
     assert repair(run)
     assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_set_aside(finished, other, c
     shutil.copy(other / "checkpoints" / "00000006.safetensors", run / "checkpoints")
     with pytest.raises(ArnoError, match="the configuration differs from the checkpoint's in seed"):
         resume(run, "rounds=8")
-    assert any("00000006.safetensors is of another run" in line for line in repair(run))
+    assert any("00000006.safetensors belongs to another run" in line for line in repair(run))
     assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight
 
 
@@ -79,7 +79,7 @@ def test_two_files_of_two_runs_are_not_mixed(finished, other, copy):
         (run / name).unlink()
     shutil.copy(other / "config.yaml", run)
     for attempt in (lambda: resume(run), lambda: repair(run), lambda: RunFolder(run).rows()):
-        with pytest.raises(ArnoError, match=r"config\.yaml and manifest\.json are of different runs; put the right"):
+        with pytest.raises(ArnoError, match=r"config\.yaml and manifest\.json belong to different runs; put the right"):
             attempt()
 
 
@@ -312,13 +312,33 @@ def test_attack_full_disk_is_one_line_wherever_it_is_met(tmp_path, monkeypatch, 
     assert RunFolder(tmp_path / "run").manifest()["status"] == "failed"
 
 
+@pytest.mark.parametrize("command", ["report", "resume", "repair"])
+def test_attack_a_file_without_permission_is_one_line(command, killed, copy, monkeypatch, capsys):
+    """It is not taken for damage: rounds that only cannot be read now are not computed again."""
+    run = copy(killed)
+    plain = Path.open
+
+    def refuse(path: Path, *arguments: object, **named: object) -> object:
+        if path.name == metrics.NAME:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return plain(path, *arguments, **named)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        assert _status(command, run) == 2
+    rule = "Permission denied; change its permissions, then repeat the command"
+    assert capsys.readouterr().err == f"error: {run / metrics.NAME}: {rule}\n"
+    assert not list(run.rglob("*.damaged"))
+
+
 # --- folders whose author knows the checksums ---
 
 
-def test_attack_a_record_that_is_no_number(finished, copy, capsys):
+@pytest.mark.parametrize("value", ["high", None, [1], 10**400, -(2**63) - 1])
+def test_attack_a_record_that_is_no_number(value, finished, copy, capsys):
     run = copy(finished)
     rows = RunFolder(run).rows()
-    rows[-1]["test_f1"] = "high"
+    rows[-1]["test_f1"] = value
     (run / metrics.NAME).write_text("".join(metrics.line(row, RunFolder(run).mark) for row in rows))
     assert _status("report", run) == 2
     assert "is no record of a round" in capsys.readouterr().err
@@ -342,6 +362,65 @@ def test_attack_a_checkpoint_with_odd_values_is_one_line(section, changes, finis
     checkpoint.save(path, replace(saved, **{section: getattr(saved, section) | changes}))
     with pytest.raises(Damaged, match="does not hold the state of this run"):
         resume(run, "rounds=8")
+
+
+@pytest.mark.parametrize("made", ["cut", "no model", "no configuration", "another kind"])
+def test_attack_a_bad_load_file_gets_advice_for_that_file(made, finished, tmp_path, capsys):
+    """attacks.md: a bad `load=` file advised `arno resume RUN --previous`."""
+    path = tmp_path / "bad.safetensors"
+    saved = checkpoint.load(RunFolder(finished).saved()[-1])
+    if made == "no model":
+        saved.federation["w"] = 3
+    elif made == "no configuration":
+        saved = replace(saved, config={})
+    elif made == "another kind":
+        saved.config["model"] = "softmax"
+    checkpoint.save(path, saved)
+    if made == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    assert _status("run", *SETTINGS, "rounds=9", f"load={path}", f"out={tmp_path / 'run'}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: " if made == "cut" else f"error: load = {path}: ")
+    assert error.endswith("; give another checkpoint\n")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["report.html", "figures", "figures/score-round.png"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_attack_a_report_is_not_written_through_a_link(kind, name, finished, copy, tmp_path, capsys):
+    run, mine = copy(finished), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_text("precious")
+    (run / name).parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(mine if name == "figures" else mine / "file")
+    assert _status("report", run, "--png") == 2
+    assert f"is a {'link that leaves' if kind == 'link' else 'device, pipe'}" in capsys.readouterr().err
+    assert [path.name for path in mine.iterdir()] == ["file"]
+    assert (mine / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["track", "tensorboard", "track/tensorboard.json"])
+def test_attack_a_tracker_does_not_write_through_a_link(name, finished, copy, tmp_path, capsys):
+    run, mine = copy(finished), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_text("precious")
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(mine / "file" if name.endswith("json") else mine)
+    assert _status("track", run, "--to", "tensorboard") == 2
+    assert "is a link that leaves" in capsys.readouterr().err
+    assert [path.name for path in mine.iterdir()] == ["file"]
+    assert (mine / "file").read_text() == "precious"
+
+
+def test_attack_a_checkpoint_with_deep_lists_in_its_header_is_damaged(finished, copy, eight):
+    run = copy(finished)
+    checkpoint.write_tensors(RunFolder(run).saved()[-1], {}, {"arno": "[" * 200_000})
+    with pytest.raises(Damaged, match="its checksum does not match"):
+        checkpoint.load(RunFolder(run).saved()[-1])
+    assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight
 
 
 def test_attack_a_configuration_without_rounds_is_not_tracked(finished, copy, capsys):

@@ -14,7 +14,7 @@ import pytest
 
 from arno.analysis.comparison import Comparison, Group, Lost
 from arno.cli import main
-from arno.methods.panels import Chart, HeatMap, Line
+from arno.methods.display_api import Chart, HeatMap, Line
 from arno.records.folder import RunFolder
 from arno.records.metrics import read as recorded
 from arno.report import panels

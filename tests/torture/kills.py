@@ -38,7 +38,7 @@ SETTINGS = {
 }
 OWN = """
 from dataclasses import dataclass
-from arno.core.part import Part
+from arno.core.method_part import Part
 
 @dataclass
 class Mine(Part):

@@ -20,7 +20,7 @@ import os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np, torch
-from arno.core.part import Part
+from arno.core.method_part import Part
 
 def bad():
     return not Path("good").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
@@ -37,10 +38,12 @@ class Answer(NamedTuple):
 class Served:
     """A folder of runs, the process that serves it, and requests to it."""
 
-    def __init__(self, folder: Path, *options: str, cwd: Path | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, cwd: Path | None = None, browser: str = "") -> None:
         self.folder = folder
-        command = [sys.executable, "-P", "-m", "arno", "ui", str(folder), "--no-browser", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd)
+        command = [sys.executable, "-P", "-m", "arno", "ui", str(folder), *options]
+        command += [] if browser else ["--no-browser"]
+        env = os.environ | {"BROWSER": browser}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd, env=env)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32})", self.address)

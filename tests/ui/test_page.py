@@ -119,6 +119,7 @@ def visit(chromium: Any, served: Served) -> Iterator[Visit]:
 def test_list_conditions_and_compare_by_ticking(visit: Visit) -> None:
     page = visit.page
     assert set(visit.names()) == {"fedavg", "scaffold", "lorenzo", "tuned", NAME}
+    assert page.locator("#count").inner_text().startswith("5 shown; ")  # the runs of the search are said, not counted
     page.locator("#words").fill("name=scaffold status=done")
     page.locator("#words").press("Enter")
     page.locator("#count", has_text="1 of").wait_for()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +19,12 @@ from safetensors.torch import load_file
 from serving import EVIL, LONG, SMALL, Served, recorded, start, wait_for
 
 from arno.config import settings as configs
+from arno.errors import ArnoError
 from arno.records import checksummed
 from arno.records.folder import RunFolder
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
+from arno.ui.control import same_command
 
 pytest.importorskip("starlette", reason="needs arno[ui]")
 pytest.importorskip("uvicorn", reason="needs arno[ui]")
@@ -79,6 +84,74 @@ def test_the_token_is_exchanged_for_a_cookie(served: Served) -> None:
     assert served.own("/").headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [
+        ("GET /api/list HTTP/1.1", ("{cookie}",), 400),  # no Host
+        ("GET /api/list HTTP/1.0", ("{cookie}",), 403),
+        ("GET /api/list HTTP/1.1", ("Host: {host}", "Host: evil.example", "{cookie}"), 400),
+        ("GET http://evil.example/api/list HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET /../secret.txt HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET /%2e%2e/secret.txt HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET /%252e%252e%252fsecret.txt HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET //etc/passwd HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET /fedavg/log.txt HTTP/1.1", ("Host: {host}", "{cookie}"), 404),
+        ("GET /report?run=%252e%252e%252fsecret.txt HTTP/1.1", ("Host: {host}", "{cookie}"), 422),
+        ("OPTIONS /api/stop HTTP/1.1", ("Host: {host}", "Origin: http://evil.example"), 403),
+        (f"GET /{'a' * 1_000_000} HTTP/1.1", ("Host: {host}",), 400),
+        ("GET / HTTP/1.1", ("Host: {host}", f"X: {'a' * 1_000_000}"), 400),
+        ("POST /api/stop?run=failed HTTP/1.1", ("Host: {host}", "Content-Length: 999999999"), 403),  # not waited for
+    ],
+)
+def test_requests_that_no_browser_sends(served: Served, line: str, headers: tuple[str, ...], status: int) -> None:
+    own = {"host": f"127.0.0.1:{served.port}", "cookie": f"Cookie: arno-{served.port}={served.token}"}
+    sent = "\r\n".join([line, *(header.format(**own) for header in headers), "Connection: close", "", ""])
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+        with contextlib.suppress(ConnectionError):  # a request that is too long is not read to its end
+            connection.sendall(sent.encode())
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = connection.recv(100_000)
+    assert answer.startswith(f"HTTP/1.1 {status}".encode()) or (not answer and status == 400)
+    assert b"secret" not in answer.replace(b"secret.txt", b"")
+
+
+def test_a_request_that_does_not_arrive_is_not_waited_for(served: Served) -> None:
+    begun = b"GET / HTTP/1.1\r\nX: "
+    with contextlib.ExitStack() as stack:
+        slow, late, events = (
+            stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=30)) for _ in range(3)
+        )
+        slow.sendall(begun)
+        late.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + begun)  # a whole request, then a part of one
+        cookie = f"Cookie: arno-{served.port}={served.token}"
+        events.sendall(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n{cookie}\r\n\r\n".encode())
+        assert slow.recv(100) == b""
+        while late.recv(10_000):
+            pass
+        assert b"200 OK" in events.recv(10_000)
+        ready, _, _ = select.select([events], [], [], 0)
+        assert not ready or events.recv(10_000)  # an answer without an end is not cut off
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another way to start a browser")
+def test_the_browser_gets_a_token_that_works_once(served: Served, tmp_path: Path) -> None:
+    """All users of the machine can read the command line of the browser."""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    made = Served(served.folder, browser=f"{browser} %s")
+    try:
+        wait_for(opened.exists)
+        path = f"/{opened.read_text().strip().split('/', 3)[3]}"
+        assert made.token not in path
+        assert made.token in made.ask(path).headers["set-cookie"]
+        assert made.ask(path).status == 403
+        assert made.ask(f"/?token={made.token}").status == 303  # the printed address can be opened again
+    finally:
+        made.close()
+
+
 def test_a_link_on_another_page_opens_it(served: Served) -> None:
     """From a notebook in the browser, say: a redirection that began elsewhere would lose the cookie."""
     linked = served.ask(f"/?token={served.token}", Sec_Fetch_Site="cross-site")
@@ -97,9 +170,10 @@ def test_nothing_outside_of_the_folder_is_named(served: Served, name: str) -> No
     link = served.folder / "linked"
     link.unlink(missing_ok=True)
     link.symlink_to(served.folder.parent)
-    for path in ("/api/view", "/report"):
+    for path, status in (("/api/view", 200), ("/report", 422)):
         answer = served.own(f"{path}?run={quote(name, safe='')}")
-        assert answer.status == 422
+        assert answer.status == status
+        assert "there is no such run in this folder" in answer.body.decode()
         assert "secret" not in answer.body.decode().replace("secret.txt", "")
     assert served.own(f"/{quote(name or 'x')}").status == 404
 
@@ -162,6 +236,34 @@ def test_list_and_view(served: Served) -> None:
     report = served.own("/report?run=scaffold")
     assert "sandbox" in report.headers["content-security-policy"]
     assert b"<title>" in report.body
+
+
+def test_ticked_runs_with_other_settings_are_drawn_together(served: Served) -> None:
+    out = served.folder / "other"
+    words = ["clients=4", *SMALL[1:], "rounds=2", "local.lr=0.02", "local.epochs=2", "partition.alpha=0.3"]
+    execute(configs.plain(configs.compose([*words, f"out={out}"])), Quiet(), pictures=False)
+    view = served.json("/api/view?run=fedavg&run=scaffold&run=other")
+    assert view["names"] == ["fedavg (fedavg)", "scaffold (scaffold)", "other (fedavg)"]  # five settings are no name
+    assert [len(place["curves"]["lines"]) for place in view["places"]] == [3]
+    assert any("other (fedavg) runs with" in line and "clients=4" in line for line in view["apart"])
+    assert view["budgets"][0].startswith("Unequal budgets, per run: ")
+    shutil.rmtree(out)
+
+
+def test_the_clients_of_a_run(served: Served) -> None:
+    [sheet] = served.json("/api/view?run=fedavg")["sheets"]
+    assert sheet["title"] == "Clients, the largest drift first"
+    drift = [row[1 + sheet["columns"].index("drift ‖Δ‖")] for row in sheet["places"][""]]
+    assert [len(text) for text in drift] == [6] * 5  # the same digits
+    assert sorted(map(float, drift), reverse=True) == [float(text) for text in drift]
+    run = shutil.copytree(served.folder / "fedavg", served.folder / "silent")
+    (run / "clients.parquet").unlink()
+    shutil.rmtree(run / "checkpoints")
+    RunFolder(run).update_manifest(status="failed", reason="before its first checkpoint", checksums=None)
+    [sheet] = served.json("/api/view?run=silent")["sheets"]
+    assert (sheet["title"], sheet["columns"]) == ("Clients", ["samples", "largest classes"])
+    assert "data.client_test" in " ".join(sheet["notes"])
+    shutil.rmtree(run)
 
 
 def test_killed_stopped_and_resumed_with_the_bits_of_the_command_line(served: Served) -> None:
@@ -227,6 +329,20 @@ def test_code_of_a_foreign_folder_is_not_run(served: Served) -> None:
     ):
         (out / "compare.json").write_text(checksummed.text({"command": command, "cells": []}))
         assert "error" in served.json("/api/resume?run=theirs", "POST")
+    shutil.rmtree(out)
+
+
+def test_options_of_a_search_are_no_code(served: Served) -> None:
+    out = served.folder / "theirs"
+    out.mkdir()
+    for options, known in (("--trials 5 --jobs=1 --no-pruning", True), ("--config evil.yaml", False)):
+        command = f"arno tune method=fedavg,scaffold {options} out={out}"
+        (out / "compare.json").write_text(checksummed.text({"command": command, "cells": []}))
+        if known:
+            assert same_command(out) == command.split()[1:]
+        else:
+            with pytest.raises(ArnoError, match="may run code"):
+                same_command(out)
     shutil.rmtree(out)
 
 

@@ -10,7 +10,7 @@ from arno.core import average
 from arno.core.average import added_up
 from arno.core.federation import Federation, Local
 from arno.core.layout import Layout, bind, flatten
-from arno.core.part import Part, in_order
+from arno.core.method_part import Part, in_order
 from arno.core.per_client import Values
 from arno.core.table import ClientTable, refuse_if_too_large
 from arno.core.work import SubModel
@@ -248,7 +248,7 @@ def test_values_of_each_round_depend_on_seed_name_round_and_client_only():
         ("integers(1.5, 3)", {}, "whole numbers"),
         ("mix(2, 1, 3)", {}, "probability"),
         ("mix(0.5, 1)", {}, "mix"),
-        ("mix(0.5, each_round(integers(1, 3)), 1)", {}, "outside"),
+        ("mix(0.5, each_round(integers(1, 3)), 1)", {}, "outermost"),
         ("each_round(1, 2)", {}, "each_round"),
         ("each_round()", {}, "each_round"),
         ("uniform(1, 2", {}, "law"),

@@ -68,9 +68,9 @@ def test_engines_and_a_resumed_run_record_the_same_scores(tmp_path):
         (("eval.finetune=2", "problem=quadratic", "data.client_test=null"), "there are none"),
         (
             ("eval.finetune=2", "method=fedper"),
-            r"eval\.finetune = 2 with method=fedper: the method has personal models",
+            r"eval\.finetune = 2 with method=fedper: the method already has personal models",
         ),
-        (("eval.finetune=2", "method=ditto"), "the method has personal models"),
+        (("eval.finetune=2", "method=ditto"), "the method already has personal models"),
         (("eval.finetune=-1",), "it is a number of epochs"),
     ],
 )

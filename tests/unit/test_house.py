@@ -30,7 +30,7 @@ ROOMS = [
     ("config",),
     ("conform",),
     ("engines",),
-    ("methods", "selection"),
+    ("methods", "client_selection"),
     ("problems",),
     ("models", "data"),
     ("kernels",),

@@ -13,16 +13,18 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import feather, parquet
 
 from arno import conform, limits
+from arno.client_selection import schedule
 from arno.config import settings
 from arno.data import load
 from arno.data.archives import read_npy, read_npz, read_tar
 from arno.errors import ArnoError
 from arno.registry import load_target
-from arno.selection import schedule
 
 
 @pytest.fixture(autouse=True)
@@ -443,6 +445,20 @@ def test_attack_a_parquet_column_repeats_one_number(few_values):
     pq.write_table(pa.table({"x": np.zeros(2 * 10**6), "y": np.zeros(2 * 10**6, np.int64)}), "bomb.parquet")
     assert Path("bomb.parquet").stat().st_size < 1e5
     refused("bytes", load, {"kind": "table", "path": "bomb.parquet", "label": "y"}, 0)
+
+
+def test_attack_a_table_of_100000_columns_is_refused():
+    """It took minutes and 2 GB: every column costs some objects, however few rows there are."""
+    many = "it has 100,001 columns, and a table may have 32,768; leave columns out"
+    Path("wide.csv").write_text(f"{','.join(f'c{i}' for i in range(100_000))},y\n" + f"{'1,' * 100_000}1\n" * 2)
+    refused(many, load, {"kind": "table", "path": "wide.csv", "label": "y"}, 0)
+    Path("list.csv").write_text("notes,y\n" + "".join(f'"{"1," * 40_000}",{k % 2}\n' for k in range(20)))
+    assert len(load({"kind": "table", "path": "list.csv", "label": "y"}, 0).y) > 0, "separators within a value"
+    wide, many = pa.table({f"c{i}": [1] for i in range(40_000)}), many.replace("100,001", "40,000")
+    parquet.write_table(wide, "wide.parquet")
+    feather.write_feather(wide, "wide.feather")
+    for name in ("wide.parquet", "wide.feather"):
+        refused(many, load, {"kind": "table", "path": name, "label": "c0"}, 0)
 
 
 def test_repeated_short_values_are_read():

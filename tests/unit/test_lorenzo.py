@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 import arno
 from arno.core.federation import Federation, Local
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.work import SGD
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
+from arno.methods.display_api import headlines, messages
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedprox import Proximal
 from arno.methods.fedvarp import Varp
 from arno.methods.lorenzo import Lorenzo, Mean, lorenzo
-from arno.methods.panels import headlines, messages
 from arno.methods.scaffold import Scaffold
 from arno.methods.sub_models import Window
 from arno.models.linear import MLP
@@ -255,7 +255,7 @@ def test_it_needs_validation_data() -> None:
 
 
 def test_it_needs_everybody() -> None:
-    from arno.selection import Uniform
+    from arno.client_selection import Uniform
 
     with pytest.raises(ArnoError, match=r"2 of 4 clients were selected.*participation=1"):
         federation(problem([8] * 4), Uniform(0.5), Lorenzo()).round()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from arno.client_selection import Uniform
 from arno.core.federation import Federation, Local
 from arno.core.table import ClientTable
 from arno.data.dataset import Transform
@@ -13,7 +14,6 @@ from arno.data.partition import Partition
 from arno.methods import methods
 from arno.models.linear import MLP
 from arno.problems.supervised import Supervised
-from arno.selection import Uniform
 
 N, COHORT, ROUNDS = 1_000_000, 20, 3
 #: Bytes that a method may hold for every client, seen or not: a flag, or one number.

@@ -12,16 +12,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from arno.client_selection import Fixed
 from arno.core.federation import Federation, Local
-from arno.core.part import Part
+from arno.core.method_part import Part
 from arno.core.work import SGD, Result, Vec, Work
 from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.errors import ArnoError
 from arno.methods import qrmix as module
+from arno.methods.display_api import Chart, messages, panels
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedrcl import fedrcl
-from arno.methods.panels import Chart, messages, panels
 from arno.methods.qrmix import (
     Eigenpairs,
     QRMix,
@@ -37,7 +38,6 @@ from arno.methods.sub_models import Window
 from arno.models.linear import MLP
 from arno.pictures.draw import write_panels
 from arno.problems.supervised import Supervised
-from arno.selection import Fixed
 
 F64 = torch.float64
 

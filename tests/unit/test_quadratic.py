@@ -12,6 +12,7 @@ import torch
 
 import arno
 from arno import ArnoError, Federation, Local
+from arno.client_selection import Fixed
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, replay
@@ -20,7 +21,6 @@ from arno.problems.quadratic import Quadratic
 from arno.quadratic import Study, draw, simulate, sweep, too_fast
 from arno.runs.quadratic import run as command
 from arno.runs.quadratic import studies
-from arno.selection import Fixed
 
 
 @pytest.fixture(params=["numpy", pytest.param("numba", marks=pytest.mark.slow)])

@@ -36,6 +36,7 @@ def _here(tmp_path, monkeypatch):
 def small_machine(monkeypatch):
     """A machine of 1 GiB."""
     monkeypatch.setattr(machine, "memory", lambda: GIB)
+    monkeypatch.setattr(machine, "resident", lambda: GIB // 4)
 
 
 def composed(*words: str) -> dict:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from arno import ArnoError, Federation, Local
-from arno.core.part import Part
+from arno.client_selection import selections
+from arno.core.method_part import Part
 from arno.problems.quadratic import Quadratic
-from arno.selection import selections
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 ROUNDS = 2500

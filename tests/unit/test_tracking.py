@@ -247,6 +247,11 @@ def test_a_tracker_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked("nowhere.py:Tracker")
     with pytest.raises(ArnoError, match="did you mean 'CsvTracker'"):
         asked(f"{EXAMPLE}:CvsTracker")
+    Path("wrong.py").write_text("def factory(uri):\n    return []\n")
+    with pytest.raises(
+        ArnoError, match=r"wrong\.py:factory returned an object of type list: it lacks remote, open, send"
+    ):
+        asked("wrong.py:factory")
 
 
 def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +262,7 @@ def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path: Path, monkeypatch:
         "    remote = False\n"
         "    def __init__(self, uri): pass\n"
         "    def open(self, folder, state): raise ArnoError('this server', 'is down')\n"
+        "    send = finish = close = open\n"
     )
     result = arno.run("problem=quadratic", "rounds=3", "clients=5", "track=broken.py:Broken", out="run")
     assert result.folder.manifest()["status"] == "done"

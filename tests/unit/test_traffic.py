@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from arno.client_selection import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.work import SGD
 from arno.data.dataset import Transform
@@ -18,7 +19,6 @@ from arno.methods.compose import compose
 from arno.methods.finetune import FineTune
 from arno.models.linear import MLP
 from arno.problems.supervised import Supervised
-from arno.selection import Fixed
 
 #: Inputs, hidden units, classes.
 F, H, C = 5, 6, 3

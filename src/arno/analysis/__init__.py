@@ -1,1 +1,1 @@
-"""From the records of runs to scores, intervals, tests and tables."""
+"""Scores, intervals, tests and tables from the records of runs."""

@@ -11,7 +11,7 @@ from .tuning import Tuning
 SPENT = {"rounds": ("rounds", 1.0), "local_steps": ("local steps", 1.0), "uploaded_bytes": ("MB uploaded", 1e6)}
 #: Budgets whose ratio is at most this are equal.
 EQUAL = 1.05
-#: So many methods are named, each with its budget.
+#: The most methods with the same budget that are named; of more, the number is shown.
 NAMED = 4
 
 

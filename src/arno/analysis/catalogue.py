@@ -81,7 +81,7 @@ class Catalogue:
         return self.entries
 
     def again(self, names: Iterable[str]) -> dict[str, Entry]:
-        """The entries of which only some may have changed; the others are not looked at."""
+        """All entries; only the entries with these names are checked for changes."""
         assert self._known is not None
         for name in names:
             found = here(self.path(name))
@@ -98,7 +98,7 @@ class Catalogue:
         return self.entries
 
     def _now(self) -> dict[str, Entry]:
-        """The entries with what only this moment tells: processes, comparisons as their cells are, time so far."""
+        """The entries in their current state: running processes, sums over the cells of comparisons, time so far."""
         recorded = {name: entry for name, (_, entry) in (self._known or {}).items() if entry is not None}
         several = {name for name, entry in recorded.items() if entry.kind != "run"}
         entries = {}

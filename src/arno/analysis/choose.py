@@ -135,7 +135,7 @@ def _setting(entry: Entry, folder: Path, key: str) -> list[Any]:
 
 
 def _value(entry: Entry, key: str) -> Any:
-    """What a condition looks at; a list of texts if there are several."""
+    """The value that a condition compares; a list of texts if there are several."""
     if key in ("tag", "tags"):
         return entry.tags
     if key == "kind":

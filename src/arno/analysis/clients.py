@@ -1,4 +1,4 @@
-"""How well the clients are served: one row per client, over the seeds, for each method of a comparison."""
+"""Scores of the single clients: one row per client, over the seeds, for each method of a comparison."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _summaries(frame: pd.DataFrame, name: str, clients: Sequence[str]) -> dict[s
 
 @dataclass(frozen=True)
 class Overview:
-    """How a model serves the clients: the score of all their test samples together, and statistics over the clients.
+    """The scores of a model: on the test samples of all clients together, and statistics over the clients.
 
     name: of the method and the model. values: together, mean, std and worst over the clients, each over the seeds.
     """
@@ -167,7 +167,7 @@ class Overview:
 def overview(comparison: Comparison, place: str) -> list[Overview]:
     """A row for the global models of each group of a setting, and a row for the personal models if it has any.
 
-    Nothing for a single group: its run has told these numbers.
+    Nothing for a single group: its run has printed these numbers.
     """
     found, groups = [], [group for group in comparison.members if group.setting == place and group.runs]
     for group in groups if len(groups) > 1 else ():

@@ -64,7 +64,7 @@ class Group:
         return [*self.runs.values(), *self.partial.values()]
 
     def part_way(self) -> list[Group]:
-        """The unfinished runs, each as a group of its own; the name says how many rounds it has."""
+        """The unfinished runs, each as a separate group; the name says how many rounds it has."""
         done = {seed: f"{run.history.index[-1]} of {run.config['rounds']} rounds" for seed, run in self.partial.items()}
         return [
             Group(f"{self.name}, seed {seed}: {done[seed]}", self.setting, {seed: run})
@@ -134,7 +134,8 @@ class Comparison:
             if not isinstance(config.get("seed"), int) or not isinstance(config.get("rounds"), int):
                 raise ArnoError(f"{path}", "is no run: its config.yaml has no seed or no rounds", REMEDY)
         members: dict[tuple[str, str], Group] = {}
-        for path, config, (name, setting) in zip(folders, flat, names(flat), strict=True):
+        named = names(flat, [f"{path}" for path in folders])
+        for path, config, (name, setting) in zip(folders, flat, named, strict=True):
             group = members.setdefault((name, setting), Group(name, setting))
             seed = config["seed"]
             if seed in group.runs or seed in group.lost:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pictures.figure import COLOURS, figure
 from .comparison import Comparison
-from .unlike import unlike
+from .other_differences import other_differences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def bands(comparison: Comparison, metric: str | None = None) -> Figure:
     fig, axes = figure(len(places), 2, (11, (max(3.6, 1.6 + 0.4 * tallest)) * len(places)))
     target = comparison.record.get("target") if declared.name == comparison.metric else None
     headline = f"{declared.label}: {comparison.where}".rstrip(".")
-    fig.suptitle("\n".join([headline, *unlike(comparison)]), fontsize=11)
+    fig.suptitle("\n".join([headline, *other_differences(comparison)]), fontsize=11)
     for (left, right), place in zip(axes, places, strict=True):
         rows = [row for row in table.to_dict("records") if row["setting"] == place]
         for row in rows:

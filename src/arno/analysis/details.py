@@ -1,4 +1,4 @@
-"""What is known of one run or comparison beyond its line in the list."""
+"""Details of one run or comparison that its line in the list does not show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..limits import inside
 from ..records import checksummed
 from .entry import Entry, settings
 
-#: So many bytes are read from the end of a log.
+#: Bytes that are read from the end of a log.
 LOG = 2**14
 
 
@@ -47,9 +47,11 @@ def details(path: Path, entry: Entry) -> Details:
         return Details(log=log(path))
     shown = [(declared[n].label, declared[n].show(value)) for n, value in entry.scores.items() if n in declared]
     names = ("arno", "python", "torch", "platform", "device", "kernel", "parameters", "client_count")
-    about = {name: text for name in names if (text := _value(path, "manifest.json", name))}
     command = _value(path, "manifest.json", "command")
-    return Details(shown, changed(config, command), command, log(path), about)
+    given = changed(config, command)
+    found = {{"client_count": "clients"}.get(name, name): _value(path, "manifest.json", name) for name in names}
+    about = {name: text for name, text in found.items() if text and given.get(name) != text}
+    return Details(shown, given, command, log(path), about)
 
 
 def changed(config: Mapping[str, Any], command: str) -> dict[str, str]:

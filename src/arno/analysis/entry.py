@@ -30,7 +30,7 @@ RECORDED = {"running": "killed", "interrupted": "stopped", "failed": "failed", "
 #: A line of a configuration with a scalar or with the name of a section.
 LINE = re.compile(r"^( *)(\w+):(?: ([^'\"\[{|>&\n].*|'[^'\n]*'))?$", re.M)
 PLAIN = re.compile(r"[A-Za-z_./~][^'\"#:]*")
-#: So many bytes are read from the end of the records at first, and at most.
+#: Bytes that are read from the end of the records: at first, and at most.
 BLOCK, MOST = 2**13, 2**23
 
 
@@ -39,7 +39,7 @@ class Entry:
     """A run, a comparison or a search.
 
     name: its path below the folder that is listed. part_of: the comparison that it is a cell of. method, data: in
-    words; of a comparison, all of them. status: one of STATUSES; why: what is to be said about it. round, rounds: of a
+    words; of a comparison, all of them. status: one of STATUSES; why: its reason, or a remark. round, rounds: of a
     comparison, its cells that are done and all of them. metric: the name of the first declared score that was recorded,
     with its label, direction and digits; score: its last value; of a comparison, the best mean over seeds, of `best`.
     scores: the last values of all declared scores. started: in seconds since 1970. seconds: how long it took. pace: the
@@ -125,7 +125,7 @@ def kind_of(path: Path, files: Mapping[str, Any]) -> str:
 
 def _begins(path: Path, first: bytes) -> bool:
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             return False
         with path.open("rb") as file:
             return file.read(len(first)) == first
@@ -134,7 +134,7 @@ def _begins(path: Path, first: bytes) -> bool:
 
 
 def read_entry(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> Entry:
-    """The entry of a folder as its records tell it; whether a process works on it is not looked at here."""
+    """The entry of a folder as its records tell it; it is not checked here whether a process works on it."""
     try:
         linked = next((file for file, (_, size) in files.items() if size == LINK), None)
         if linked is not None:
@@ -143,7 +143,7 @@ def read_entry(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> En
     except ArnoError as error:
         what = str(error.args[0]).removeprefix(f"{path}{os.sep}")
         return Entry(name, kind, "damaged", f"{what} {error.args[1]}", tags=_tags(path, files, quiet=True))
-    except Exception as error:  # whatever one folder holds, the others are listed
+    except Exception as error:  # one folder that cannot be read must not hide the others
         return Entry(name, kind, "damaged", f"cannot be read ({named(error)})")
 
 
@@ -225,7 +225,7 @@ def _searched(tried: Any) -> list[str]:
 
 
 class _Settings(dict[str, Any]):
-    """The settings of a run; a text is read as a value when it is asked for."""
+    """The settings of a run; a text is converted to a value when it is used."""
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
@@ -377,7 +377,7 @@ def _seconds(path: Path, manifest: Mapping[str, Any], started: float) -> float:
 
 
 def _pace(path: Path, manifest: Mapping[str, Any], started: float, last: metrics.Row) -> float:
-    """The seconds of a round, what lies between the rounds included; without a start, those of the last one."""
+    """The mean seconds of a round with the time between rounds; without a start, those of the last round."""
     rounds = (_whole(last.get("round")) or 0) - (_whole(manifest.get("resumed_after")) or 0)
     if isnan(started) or rounds < 1:
         return float(last["seconds"]) if isinstance(last.get("seconds"), int | float) else nan

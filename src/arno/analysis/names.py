@@ -9,18 +9,29 @@ from ..config import settings as configs
 
 Flat = Mapping[str, Any]  #: the settings of a run as `section.name` → value
 
+#: The longest name that is made of settings.
+LONGEST = 48
 #: Settings that do not make another group.
 APART = ("seed", "out", "engine", "checkpoint", "track", "state")
 
 
-def names(flat: Sequence[Flat]) -> list[tuple[str, str]]:
+def names(flat: Sequence[Flat], called: Sequence[str] = ()) -> list[tuple[str, str]]:
     """A name and a setting for each run.
 
-    If the runs have several methods, the name is the method with its own settings, and the setting holds the other
-    differences. Otherwise the name holds all differences, and the setting is empty.
+    If every setting has runs of several methods, the name is the method with its own settings, and the setting holds
+    the other differences. Otherwise the name holds all differences, so that all runs are compared with each other.
+
+    called: other names of the runs. They are taken if the differences are too long for names.
 
     >>> names([{"method.kind": "fedprox", "method.mu": mu} for mu in (0.1, 1.0)])
     [('method.mu=0.1', ''), ('method.mu=1.0', '')]
+    >>> names([{"method.kind": kind, "clients": n} for kind, n in (("fedavg", 5), ("fedavg", 9), ("scaffold", 9))])
+    [('fedavg clients=5', ''), ('fedavg clients=9', ''), ('scaffold clients=9', '')]
+    >>> long = [{"method.kind": "fedavg", "data.path": "x" * 50, "seed": s, "clients": 5 + s // 2} for s in range(3)]
+    >>> names(long, ["runs/a", "runs/b", "runs/c"])
+    [('clients=5', ''), ('clients=5', ''), ('clients=6', '')]
+    >>> names([one | {"data.path": str(one["clients"]) * 50} for one in long], ["runs/a", "runs/b", "runs/c"])
+    [('runs/a (fedavg)', ''), ('runs/a (fedavg)', ''), ('runs/c (fedavg)', '')]
     """
     kinds = [config["method.kind"] for config in flat]
     several = len(set(kinds)) > 1
@@ -33,13 +44,19 @@ def names(flat: Sequence[Flat]) -> list[tuple[str, str]]:
         varied = [k for k in mine if len({shown(other, k) for other in among}) > 1]
         return " ".join(f"{k.removesuffix('.kind')}={configs.written(config[k])}" for k in varied)
 
+    alike = [[other for other in flat if other["method.kind"] == kind] for kind in kinds]
+    owns = [differing(config, others, own=True) for config, others in zip(flat, alike, strict=True)]
+    rests = [differing(config, flat, own=False) for config in flat]
+    methods = {rest: {kind for kind, there in zip(kinds, rests, strict=True) if there == rest} for rest in rests}
+    grid = all(len(there) > 1 for there in methods.values())
     found = []
-    for config, kind in zip(flat, kinds, strict=True):
-        own = differing(config, [other for other in flat if other["method.kind"] == kind], own=True)
-        rest = differing(config, flat, own=False)
-        words = [kind, own] if several else [own, rest]
-        found.append((" ".join(filter(None, words)) or kind, rest if several else ""))
-    return found
+    for kind, own, rest in zip(kinds, owns, rests, strict=True):
+        words = [kind if several else "", own, "" if grid else rest]
+        found.append((" ".join(filter(None, words)) or kind, rest if grid else ""))
+    if not called or all(len(name) <= LONGEST for name, _ in found):
+        return found
+    first = {one: f"{name} ({kind})" for one, name, kind in reversed(list(zip(found, called, kinds, strict=True)))}
+    return [(first[one], one[1]) for one in found]
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Tuned:
         return [float(trial["scores"][max(trial["scores"], key=int)]) for trial in self.trials if trial["scores"]]
 
     def middle(self) -> float:
-        """The median of the scores: far from the best one, the method depends on its settings."""
+        """The median of the scores. If it is far from the best one, the method depends on its settings."""
         found = self.scores()
         return median(found) if found else float("nan")
 

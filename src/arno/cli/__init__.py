@@ -9,12 +9,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..config.meanings import command as meant
-from ..errors import ArnoError, described, own_frames, unknown
+from ..errors import ArnoError, described, one_line, own_frames, unknown
 from ..version import __version__
 from .parser import Parser
+
+if TYPE_CHECKING:
+    import threading
 
 #: Every command: the module of this package that has its `main`, and one line of help.
 COMMANDS = {
@@ -24,7 +27,7 @@ COMMANDS = {
     "repair": "rebuild what can be rebuilt of a damaged run",
     "compare": "run methods × settings × seeds; tables with intervals and paired tests",
     "tune": "search each method's settings with equal budgets, then compare the methods",
-    "reproduce": "run a published figure; ours next to theirs, with the band that counts as reproduced",
+    "reproduce": "repeat a published figure: our values beside the published ones, and whether they agree",
     "runs": "list, find, show, tag and remove runs and comparisons",
     "watch": "follow a run or a comparison in the terminal",
     "ui": "open a local web page about all runs: live curves, clients, stop and resume",
@@ -34,7 +37,7 @@ COMMANDS = {
     "conform": "replay conformance cases (the packaged ones by default)",
     "quadratic": "simulate client selection on quadratics, 15,000 rounds in a moment",
     "track": "send a run's records to a tracker: arno track RUN --to mlflow",
-    "doctor": "print versions, cores, memory, devices, and what is missing for what",
+    "doctor": "print versions, cores, memory, devices, and which optional packages are missing",
     "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
 }
 
@@ -42,7 +45,7 @@ COMMANDS = {
 #: a million objects that stay, and it visits all of them again and again.
 COLLECT_AFTER = 50_000
 
-#: The errors of a disk that takes no more.
+#: The errors of a disk that is full or cannot be written.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 EXAMPLES = """\
@@ -64,30 +67,46 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     gc.set_threshold(COLLECT_AFTER)
+    if not debug and "--help" not in arguments:
+        import threading  # not for the help, which must be quick
+
+        threading.excepthook = _failed_thread
     try:
         status = dispatch([a for a in arguments if a != "--debug"])
     except ArnoError as error:
         if debug:
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:  # stdout is a closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # the user's own code may raise any
         if debug or (
             isinstance(error, SystemExit) and not own_frames(error)
         ):  # else the user's own code has called exit
             raise
-        print(f"error: {full_disk(error) or unexpected(error)}", file=sys.stderr)
+        print(f"error: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
         status = 2
     sys.exit(status)
 
 
-def full_disk(error: BaseException) -> str:
-    """The line for a file that cannot be written because the disk is full or read-only; empty for another error."""
+def _failed_thread(failed: threading.ExceptHookArgs) -> None:
+    """An exception in a thread, of a library or of the user's own code: one line, and what runs goes on."""
+    error = failed.exc_value or failed.exc_type()
+    print(f"warning: a thread failed: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
+
+
+def refused_by_disk(error: BaseException) -> str:
+    """The line for a file that the disk or its permissions refuse; empty for another error.
+
+    >>> refused_by_disk(PermissionError(errno.EACCES, "Permission denied", "run/metrics.jsonl"))
+    'run/metrics.jsonl: Permission denied; change its permissions, then repeat the command'
+    """
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{error.filename}: {error.strerror}; change its permissions, then repeat the command"
     if not isinstance(error, OSError) or error.errno not in FULL:
         return ""
     return f"cannot write {error.filename or 'a file'}: {error.strerror}; free some space, then repeat the command"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.federation import Federation, Local, refuse_rows
-from ..core.part import Part
+from ..core.method_part import Part
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..engines.batched import Batched

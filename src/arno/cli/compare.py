@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
 
 ABOUT = """\
-Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting that only one
-method has, or has otherwise, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
-Of the comparison itself: out=DIR (default: compare), target=0.9 (the cost to reach it), metric=test_accuracy
+Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting of
+one method, or another value for one method, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
+Settings of the comparison itself: out=DIR (default: compare), target=0.9 (the cost to reach it), metric=test_accuracy
 (default: the task's first metric), test=wilcoxon (default: t).
 
 Methods are compared; with a single method, the values of the first key that has several are compared. If more keys

@@ -1,4 +1,4 @@
-"""`arno doctor`: what this machine has, and what is missing for what."""
+"""`arno doctor`: versions and devices of this machine, and the optional packages that are missing."""
 
 from __future__ import annotations
 

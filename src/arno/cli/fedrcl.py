@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..config import settings as configs
-from ..errors import ArnoError, unknown
+from ..errors import ArnoError, one_line, unknown
 
 #: Keys with a counterpart of the same meaning.
 SAME = {
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         found = translate(arguments)
         config = configs.plain(configs.compose(found.overrides))
     except ArnoError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     for note in found.notes:
         print(f"note: {note}")

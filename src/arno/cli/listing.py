@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..data.partition import Partition
 
-#: The table of named clients has at most so many rows, and a column per stratum if there are at most so many.
+#: The most rows of the table of named clients, and the most strata for which it has a column each.
 CLIENTS, STRATA = 40, 12
 
 
@@ -41,7 +41,7 @@ def show_methods(family: str | None = None) -> None:
     console.print(table)
     console.print("formula, paper, settings, engines, a command: arno methods NAME", highlight=False)
     console.print("one family: arno methods --family personal", highlight=False)
-    console.print("a method of your own: arno run method=custom method.target=file.py:factory", highlight=False)
+    console.print("your own method: arno run method=custom method.target=file.py:factory", highlight=False)
 
 
 def show_method(name: str) -> None:

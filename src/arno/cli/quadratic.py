@@ -10,8 +10,8 @@ Settings and their defaults:
   seltype=rand powd=null      rand, uniform, powd, cpowd, rpowd, adapowd, roundrobin; candidates d (default 2m)
   lr=2e-5 le=2 epochs=15000   learning rate, local steps, rounds
   dim=5 alpha=3 spd=false     dimension, exponent of the shares' power law, full matrices H_k
-  seed=0 until=0.5            of everything random; when adapowd's d has come down to m
-  rho=false samples=100       estimate the selection's skew, from so many selections a round
+  seed=0 until=0.5            seed of all random numbers; share of the run after which adapowd's d is m
+  rho=false samples=100       estimate the selection's skew, from this many selections per round
   out=DIR track=mlflow        the folder; trackers
 Commas and ranges make a sweep: seltype=rand,powd,adapowd powd=6,9,15 seed=0..19
 """

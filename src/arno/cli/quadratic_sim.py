@@ -4,7 +4,7 @@
         --epochs 15000 --dim 5
 
 Every option is a setting of `arno quadratic` with the same name, the same meaning and the same default. `--seed`,
-`--out` and `--track mlflow` are Arno's own. `arno quadratic --help` explains them all.
+`--out` and `--track mlflow` exist in Arno only. `arno quadratic --help` explains them all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NoReturn
 
-from ..errors import ArnoError
+from ..errors import ArnoError, one_line
 from ..quadratic import Study
 from ..runs.quadratic import OWN, studies
 from .parser import Parser
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         words = translate(arguments)
         studies(words)
     except ArnoError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     print(shlex.join(["arno", "quadratic", *words]), flush=True)
     cli.main(["quadratic", *words])

@@ -40,9 +40,23 @@ def main(arguments: list[str]) -> int:
     one = options.runs[0] if len(options.runs) == 1 else None
     found = Comparison.of([one] if one else [cell for run in options.runs for cell in runs_in(run)])
     path = options.out or (one or Path()) / "report.html"
+    if one and not options.out:
+        _refuse_odd(one, path)
     write_report(found, path)
     kinds = [kind for kind in ("png", "pdf") if getattr(options, kind)]
     if kinds:
         print(f"figures: {write_figures(found, path.parent / 'figures', kinds)}")
     print(path)
     return 0
+
+
+def _refuse_odd(folder: Path, report: Path) -> None:
+    """Refuse to write through a link that leaves the folder, which somebody else may have made, or into a pipe."""
+    from ..limits import regular
+    from ..records.lock import refuse_link
+
+    figures = report.parent / "figures"
+    for path in (report, figures, *figures.glob("*")):
+        refuse_link(folder, path)
+        if path.exists() and not path.is_dir():
+            regular(path)

@@ -13,8 +13,9 @@ from .parser import parser_of
 
 ABOUT = """\
 Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
-follow it: method=fedprox method.mu=0.1. What may differ per client takes a number, a list with one number per client,
-or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)', local.epochs='each_round(integers(1, 5))'.
+follow it: method=fedprox method.mu=0.1. A setting that may differ per client takes a number, a
+list with one number per client, or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)',
+local.epochs='each_round(integers(1, 5))'.
 """
 
 EXAMPLES = """\
@@ -121,7 +122,7 @@ def group_help(words: Sequence[str]) -> str:
         lines += [f"{group}={kind}", *(f"  {line}" for line in wrap(lead, 118))]
         for name, parameter in registry(group).settings(kind, target).items():
             default = "" if parameter.default is parameter.empty else written(parameter.default)
-            first, *more = wrap(texts.get(name, "use only so many samples" if name == "limit" else ""), 72) or [""]
+            first, *more = wrap(texts.get(name, "use only this many samples" if name == "limit" else ""), 72) or [""]
             lines += [f"  {f'{group}.{name}':<26} {default:<21} {first}", *(" " * 51 + line for line in more)]
         lines.append("")
     return "\n".join([*lines, ""]) if lines else ""

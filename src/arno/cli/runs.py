@@ -38,7 +38,7 @@ examples
 
 Only records are read. The list is kept in FOLDER/.arno-index.json and read again where something has changed.
 """
-#: So many lines without --limit; 0 is all.
+#: The number of lines without --limit; 0 is all.
 LINES = 50
 #: The widest column of names.
 WIDEST = 64

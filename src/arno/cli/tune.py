@@ -18,7 +18,7 @@ Settings as for `arno compare`. A setting whose value is a range is searched, fo
 Without a range for local.lr, log(0.001, 1) is searched, and each method adds the ranges that it declares for its own
 settings (`arno methods NAME` shows them). A setting with a value is not searched.
 
-Every method gets the same number of trials and of rounds. Trials are scored on validation data, on seeds of their own.
+Every method gets the same number of trials and of rounds. Trials are scored on validation data, with separate seeds.
 The best settings of each method are then compared on the seeds of seed= (default 0..2); only these runs read test data.
 With the same out= again, the search and the comparison continue where they stopped.
 """

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-    help_host = "listen on this address instead of 127.0.0.1; whoever reaches it and has the token sees everything"
+    help_host = "listen on this address instead of 127.0.0.1; anyone who reaches it and has the token sees everything"
     parser.add_argument("--host", default="127.0.0.1", help=help_host)
     options = parser.parse_args(arguments)
 

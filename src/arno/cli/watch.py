@@ -23,7 +23,7 @@ and leaves the run alone. Where the output is no terminal, a line is printed whe
 
 Exit status: 0 if the run is done, 1 if it has stopped or failed.
 """
-#: Seconds between two looks; messages that are shown; width of the bar.
+#: Seconds between two updates; messages that are shown; width of the bar.
 PAUSE, MESSAGES, BAR = 0.5, 6, 30
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from .. import machine
 from ..core.contracts import Engine, Problem
 from ..core.federation import Federation, Local
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.resources import Need, refuse
 from ..core.seeds import seeded
 from ..core.work import SGD
@@ -39,7 +39,7 @@ problems = Registry("problem", "arno.config.build")
 def federation(config: dict[str, Any], parts: Sequence[Part] | None = None, on: Problem | None = None) -> Federation:
     """Build problem, engine, selection and method; `parts` replace the configured method.
 
-    on: a problem that is there already; its clients then train in this process.
+    on: an existing problem; its clients then train in this process.
     """
     problem = on or make("problem", config["problem"], Problem, config)  # type: ignore[type-abstract]
     selection = make("select", config["select"], Part, config["participation"])
@@ -69,7 +69,7 @@ def federation(config: dict[str, Any], parts: Sequence[Part] | None = None, on: 
 
 @problems.register("supervised")
 def supervised(config: dict[str, Any]) -> Supervised:
-    """The data, who holds which of them, the task and the network."""
+    """The data, their partition, the task and the network."""
     dataset, train, held_out, partition = split(config)
     if config["local"]["augment"] and len(dataset.shape) != 3:
         raise ArnoError("local.augment = true", f"samples of shape {dataset.shape} are no images", "set it to false")
@@ -284,7 +284,7 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
 def validation(
     dataset: Dataset, strata: torch.Tensor, share: float, seed: int, owner: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training and validation indices: inside each client if `owner` says whose a sample is; of text the last ones."""
+    """Training and validation indices: inside each client if `owner` names the clients; of text the last ones."""
     if dataset.gap is not None:
         named = torch.zeros_like(strata) if dataset.client is None else dataset.client
         return split_in_time(named if owner is None else owner, share, dataset.gap)
@@ -310,7 +310,7 @@ def change_inputs(
 
 
 def split_seed(config: Mapping[str, Any]) -> int:
-    """The seed of everything that says who holds which samples: `partition.seed`, or the run's seed."""
+    """The seed of all draws that decide which client holds which samples: `partition.seed`, or the run's seed."""
     own: int | None = config["partition"].get("seed")
     return int(config["seed"]) if own is None else own
 
@@ -323,7 +323,7 @@ def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed:
     if registry("partition").info(given["kind"])["of"] == "clients":
         if dataset.client is None:
             remedy = "use partition=dirichlet, or name the column of a table: data=table data.client=hospital"
-            raise ArnoError("partition=natural", f"{dataset.name} does not say which sample is whose", remedy)
+            raise ArnoError("partition=natural", f"{dataset.name} does not name the client of each sample", remedy)
         if clients not in (None, len(dataset.clients)):
             rule = f"the data name {len(dataset.clients)} clients ({shortened(dataset.clients)})"
             raise ArnoError(f"clients = {clients}", rule, "leave out clients=, or use partition=dirichlet")
@@ -361,7 +361,7 @@ def fine_tuning(config: dict[str, Any], problem: Problem, parts: Sequence[Part])
         rule = "fine-tuned models are scored on samples that every client keeps, and there are none"
         raise ArnoError(f"eval.finetune = {epochs}", rule, "add data.client_test=0.2")
     if any("personal" in part.roles for part in parts):
-        rule = "the method has personal models of its own, which are scored"
+        rule = "the method already has personal models, which are scored"
         raise ArnoError(f"eval.finetune = {epochs} with method={config['method']['kind']}", rule, "leave it out")
     from ..methods.finetune import FineTune
 

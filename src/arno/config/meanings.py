@@ -77,7 +77,7 @@ INSTEAD = {
         "leave it out",
     ),
     ("iid", "noniid", "non_iid", "split"): (
-        "the partition says who holds which samples",
+        "the partition decides which client holds which samples",
         "try partition=iid, or partition=dirichlet partition.alpha=0.1",
     ),
     ("gpu", "gpus", "num_gpus", "cuda", "use_cuda"): ("the device is chosen by name", "try device=cuda"),
@@ -86,7 +86,7 @@ INSTEAD = {
         "try track=mlflow, track=tensorboard or track=wandb",
     ),
     ("resume", "resume_from", "ckpt", "ckpt_path", "resume_from_checkpoint"): (
-        "a stopped run is continued by a command of its own",
+        "a stopped run is continued by another command",
         "try arno resume RUN",
     ),
     ("early_stopping",): ("a run has all its rounds, and the best model is kept", "leave it out; change rounds=..."),
@@ -153,9 +153,9 @@ TABLES = (".csv", ".tsv", ".parquet", ".feather", ".csv.gz", ".tsv.gz")
 
 
 def meant(key: str, value: str, owned: bool) -> ArnoError | None:
-    """The error for a key that is a setting under another name; None if it is none that is known.
+    """The error for a key that is a setting under another name; None if the key is not in the list.
 
-    owned: whether a choice of a group has a setting of this name, which is meant then.
+    owned: whether a choice of a group has a setting of this name; then that setting is meant.
 
     >>> str(meant("server-app.num-rounds", "3", False))
     "unknown key 'server-app.num-rounds': the setting is called rounds; try rounds=3"
@@ -199,7 +199,7 @@ def choice(group: str, name: str, known: Iterable[str]) -> ArnoError | None:
         return ArnoError(what, "a file is the path of a data set", f"try data={kind} data.path={name}")
     if re.fullmatch(r"\S+\.py(:\w+)?", name):
         target = name if ":" in name else f"{name}:NAME"
-        return ArnoError(what, "code of your own is custom", f"try {group}=custom {group}.target={target}")
+        return ArnoError(what, "your own code is called custom", f"try {group}=custom {group}.target={target}")
     others = CHOICES.get(group, {})
     same = [one for one in known if plain(one).replace("_", "") == plain(name).replace("_", "")]
     same += [ours for ours, names in others.items() if plain(name) in names or plain(name).replace("_", "") in names]
@@ -209,7 +209,7 @@ def choice(group: str, name: str, known: Iterable[str]) -> ArnoError | None:
 
 
 def command(word: str) -> ArnoError | None:
-    """The error for a command under another name; None if it is none that is known."""
+    """The error for a command under another name; None if the name is not in the list."""
     ours = next((ours for ours, others in COMMANDS.items() if word.lower() in others), None)
     return ArnoError(f"unknown command {word!r}", f"the command is called {ours}", f"try arno {ours}") if ours else None
 

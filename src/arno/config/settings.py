@@ -36,7 +36,7 @@ def setting(default: Any, text: str) -> Any:
 
 
 def section(kind: type) -> Any:
-    """A field that is a section with settings of its own."""
+    """A field that is a section with several settings."""
     return field(default_factory=kind)
 
 
@@ -48,8 +48,8 @@ class LocalConfig:
     batch_size: Any = setting(32, "samples per step (may differ per client and per round)")
     lr: Any = setting(0.05, "learning rate (may differ per client and per round)")
     lr_decay: float = setting(1.0, "the learning rate is multiplied by this after every round")
-    momentum: float = setting(0.0, "of local SGD; reset at the start of every round")
-    weight_decay: float = setting(0.0, "added to every gradient, times the weights")
+    momentum: float = setting(0.0, "momentum of local SGD; reset at the start of every round")
+    weight_decay: float = setting(0.0, "times the weights is added to every gradient")
     clip: float | None = setting(None, "largest norm of a gradient of the loss")
     shuffle: bool = setting(True, "a new order of the samples every epoch")
     augment: bool = setting(False, "random crop (padding 4) and flip of training images")
@@ -59,7 +59,7 @@ class LocalConfig:
 class EvalConfig:
     """When the global model is scored."""
 
-    every: int = setting(1, "rounds between evaluations; the last round always is one")
+    every: int = setting(1, "rounds between evaluations; the last round is always evaluated")
     test: bool = setting(True, "score the test data; the search of `arno tune` does not")
     clients: bool = setting(False, "also the accuracy under every client's label mix: mean, std, worst decile")
     finetune: int = setting(0, "epochs of local training from the global model before a client's own test; 0: none")
@@ -81,9 +81,9 @@ class Config:
     problem: Any = setting("supervised", "what is learned")
     data: Any = setting("digits", "the data set; see `arno data`")
     task: Any = setting("auto", "what the outputs of the network mean; auto: from the data")
-    partition: Any = setting("dirichlet", "who holds which samples; natural if the data name their clients")
+    partition: Any = setting("dirichlet", "which client holds which samples; natural if the data name their clients")
     model: Any = setting("mlp", "the network")
-    select: Any = setting("uniform", "who takes part in a round")
+    select: Any = setting("uniform", "which clients take part in a round")
     engine: Any = setting("auto", "where clients train")
     clients: int | None = setting(20, "N, the number of clients; if the data or a file name them, their number")
     participation: float = setting(1.0, "share of the clients that take part in a round")
@@ -97,10 +97,10 @@ class Config:
     on_client_error: Literal["stop", "retry", "drop"] = setting(
         "stop", "a client's training fails: stop, try it up to three times, or continue without it"
     )
-    state: Literal["memory", "disk", "workers"] = setting("memory", "where rows kept for every client lie")
-    seed: int = setting(0, "of everything random")
+    state: Literal["memory", "disk", "workers"] = setting("memory", "where tables with a row per client are stored")
+    seed: int = setting(0, "seed of all random numbers")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
-    dtype: Literal["float32", "float64"] = setting("float32", "of the model")
+    dtype: Literal["float32", "float64"] = setting("float32", "number type of the model")
     load: str | None = setting(
         None, "start from the model of this run, checkpoint or .pth file and continue to count its rounds"
     )
@@ -136,11 +136,11 @@ FREE = (
 
 def registry(group: str) -> Registry:
     """The factories of a group."""
+    from ..client_selection import selections
     from ..data import datasets, partitions
     from ..engines import engines
     from ..methods import methods
     from ..models import models
-    from ..selection import selections
     from ..tasks import tasks
     from .build import problems
 
@@ -204,7 +204,7 @@ def _sections(chosen: Sequence[tuple[str, str, str | None]]) -> DictConfig:
 
 @lru_cache(maxsize=32)
 def _kept_sections(chosen: tuple[tuple[str, str, str | None], ...], factories: tuple[Any, ...]) -> DictConfig:
-    """The same, kept. factories: those of the kinds; another one of the same name has other defaults."""
+    """The same, cached. factories: those of the kinds; another one of the same name has other defaults."""
     return _sections(chosen)
 
 
@@ -374,7 +374,7 @@ def _schema(group: str, kind: str, target: str | None) -> type:
             raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
         columns.append(_column(name, parameter.annotation, default))
     inner: Registry | None = registry(group).info(kind).get("nested")
-    for name in () if inner is None else inner.names():  # sections of their own: method.window.beta
+    for name in () if inner is None else inner.names():  # nested sections: method.window.beta
         own = [_column(p.name, p.annotation, p.default) for p in inner.settings(name).values()] if inner else []
         kind_of = make_dataclass(f"{group}.{name}", own)
         columns.append((name, kind_of, field(default_factory=kind_of)))
@@ -430,7 +430,7 @@ def _resolve(config: DictConfig) -> None:
 
 def _set(config: DictConfig, key: str, value: Any) -> None:
     try:
-        if OmegaConf.select(config, key, throw_on_missing=False) is None and not _has(config, key):
+        if not _has(config, key):  # OmegaConf also knows other ways to write a key, as local[lr] and track.0
             raise KeyError(key)
         if key.split(".")[0] in GROUPS and "." not in key:
             raise KeyError(key)

@@ -1,1 +1,1 @@
-"""The few concepts that carry everything: layout, work, part, table, the local kernel and the round."""
+"""The basic concepts: layout, work, part, client table, local training and the round."""

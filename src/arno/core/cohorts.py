@@ -1,7 +1,7 @@
-"""The arithmetic of selecting clients, without torch: the parts of `selection.py` and the fast simulation use it.
+"""The arithmetic of selecting clients, without torch; used by `client_selection.py` and by the fast simulation.
 
-Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: a stream costs nothing to begin, and
-compiled code repeats it number for number.
+Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: starting a stream is cheap, and
+compiled code draws the same numbers.
 """
 
 from __future__ import annotations

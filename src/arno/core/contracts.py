@@ -1,4 +1,4 @@
-"""What the round asks of a problem, of an engine and of a learner. Abilities that not all have are declared here.
+"""The interfaces of a problem, an engine and a learner, as the round calls them. Optional abilities are declared here.
 
 A class that lacks an ability inherits a default that says so; no code looks for attributes by name.
 """
@@ -41,12 +41,12 @@ class Clients:
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self.sizes)
 
     @property
     def sampled(self) -> bool:
-        """Whether they hold samples."""
+        """Whether the clients hold samples."""
         return not self.sizes.is_floating_point()
 
     def shares(self) -> Tensor:
@@ -55,13 +55,13 @@ class Clients:
         return from_numpy(sizes / sizes.sum())
 
     def steps(self, ids: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
-        """How many SGD steps they take: E_k ⌈n_k / B_k⌉; without samples one exact step per epoch."""
+        """The number of SGD steps of each client: E_k ⌈n_k / B_k⌉; without samples one exact step per epoch."""
         return epochs * -(-self.sizes[ids] // batch_size) if self.sampled else epochs
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The bytes that a problem takes: its data, and in a process that trains, one step and the scoring of a model."""
+    """The bytes that a problem needs: for its data, and in a process that trains for a step and for scoring a model."""
 
     data: int = 0
     step: int = 0
@@ -98,16 +98,16 @@ class Learner(Protocol):
 
 
 class Problem(ABC):
-    """What is learned: clients, a vector with a layout, losses, and scores of statistics of pieces of the data.
+    """What is learned: clients, a model vector with a layout, losses, and scores computed from statistics of the data.
 
     metrics: what a round records, in order of preference; a comparison uses the first one.
     selects: the metric that chooses the best model of a run; None keeps the last model.
     splits: the parts of the data on which a round is scored; "" is the objective itself.
     kernel, kernel_reason: how gradients are computed and why, for the manifest.
     small: whether a step of one model takes so little time that many are best computed at once, for `engine=auto`.
-    tests_clients: whether clients keep samples for a test of their own.
-    client_names: of the clients, in the order of their numbers; None if they have no names.
-    class_names: of the classes, in the order of their numbers; empty where there are none.
+    tests_clients: whether clients keep their own test samples.
+    client_names: the names of the clients, in the order of their numbers; None if they have no names.
+    class_names: the names of the classes, in the order of their numbers; empty where there are none.
     validation: which samples choose the best model, in one sentence; empty where there are no samples.
     notes: lines about the data that a run prints before the first round and records.
     references: scores of simple models, by the name of the model and of the metric; a run shows them beside its own.
@@ -132,7 +132,7 @@ class Problem(ABC):
 
     @property
     def headline(self) -> tuple[Metric, ...]:
-        """The metrics that a person follows during a run."""
+        """The metrics that are shown during a run."""
         return self.metrics
 
     @abstractmethod
@@ -153,7 +153,7 @@ class Problem(ABC):
 
     @abstractmethod
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """The scores that belong to joined statistics, by name of the metric (without its split)."""
+        """Scores computed from joined statistics, by name of the metric (without its split)."""
 
     def join(self, tallies: Sequence[Tensor]) -> Tensor:
         """The statistics of several pieces as one vector: their sum, unless the problem says otherwise."""
@@ -180,7 +180,7 @@ class Problem(ABC):
         return self.join([self.tally(w, split, *piece) for piece in self.pieces(split)])
 
     def spread(self, tally: Tensor) -> dict[str, float]:
-        """How well the model serves the single clients, from the statistics of the test data; empty if unknown."""
+        """Scores of the model over the clients, computed from the statistics of the test data; empty if unknown."""
         return {}
 
     def own_tallies(self, models: Callable[[Tensor], Mat]) -> Tensor | None:
@@ -188,15 +188,15 @@ class Problem(ABC):
         return None
 
     def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
-        """Scores over all clients of such statistics, as a round records them."""
+        """Scores over all clients, computed from such statistics, as a round records them."""
         return {}
 
     def own_table(self, tallies: Mapping[str, Tensor]) -> dict[str, list[Any]]:
-        """One row per client as columns by name; `tallies` by prefix: `own` (the global model), `personal`."""
+        """A table by columns, one row per client; `tallies` by prefix: `own` (the global model), `personal`."""
         return {}
 
     def footprint(self, batch: int) -> Footprint:
-        """The memory of its data, of a training step with so many samples, and of scoring; estimated."""
+        """The memory of its data, of a training step with this many samples, and of scoring; estimated."""
         return Footprint()
 
     def label_counts(self) -> Tensor | None:
@@ -217,9 +217,9 @@ class Problem(ABC):
 
 @dataclass
 class Caller:
-    """What an engine knows of the run that uses it.
+    """The run that uses an engine, as the engine sees it.
 
-    stopping: whether the user waits for the end of this round. say: is called with a line for the user.
+    stopping: whether the user has stopped the run, which ends after this round. say: called with a line for the user.
     """
 
     stopping: bool = False
@@ -229,7 +229,7 @@ class Caller:
 class Engine(ABC):
     """Where clients train. Blocks of work come back in the order in which they were given.
 
-    name: which engine it is, with what it chose. equality: how far its numbers may differ from those of `serial`.
+    name: the name of the engine, with its choices. equality: how closely its numbers agree with those of `serial`.
     sums: whether blocks come back as `SumResult`; then no part sees the update of a single client.
     caller: the run that uses it.
     """
@@ -241,7 +241,7 @@ class Engine(ABC):
     caller: Caller = Caller()
 
     def attach(self, caller: Caller) -> None:
-        """The run that uses this engine from now on."""
+        """Set the run that uses this engine."""
         self.caller = caller
 
     @abstractmethod
@@ -249,14 +249,14 @@ class Engine(ABC):
         """Train block after block, with a bounded number in flight."""
 
     def workers_for(self, work: Work) -> tuple[str, int]:
-        """The engine that trains a round that begins with this block, and how many processes here it trains in.
+        """The engine of a round that begins with this block, and the number of its worker processes on this machine.
 
         0: it trains in this process.
         """
         return self.name, 0
 
     def scorers(self) -> int:
-        """In how many processes here it scores models; 0: in this process, or in those that train."""
+        """The number of processes on this machine that score models; 0: this process scores, or those that train."""
         return 0
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
@@ -287,7 +287,7 @@ class Engine(ABC):
         return self.problem.batch_losses(w, clients, batch_size, seed, t)
 
     def table(self, n: int, seen: int, like: Vec) -> ClientTable:
-        """A row per client in the memory of the workers (`state=workers`)."""
+        """A table with one row per client, in the memory of the workers (`state=workers`)."""
         raise ArnoError(
             "state=workers", f"engine {self.name} has no workers to hold rows", "use engine=ray, or state=disk"
         )

@@ -33,7 +33,7 @@ class Law:
 
     @property
     def ends(self) -> tuple[float, ...]:
-        """Values between which all draws lie; every value where the law takes a few."""
+        """Values between which all draws lie; for a law with a list of values, all of them."""
         if self.inner:
             return tuple(end for law in self.inner for end in law.ends)
         return self.numbers
@@ -47,7 +47,7 @@ class Law:
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers one value takes."""
+        """The number of uniform numbers that one value needs."""
         if self.name == "mix":
             return 1 + max(law.draws for law in self.inner)
         return int(self.name != "number") if not self.inner else self.inner[0].draws
@@ -107,7 +107,7 @@ def _parse(text: str) -> Law:
 def _inside(text: str) -> Law:
     law = _parse(text)
     if law.name == "each_round":
-        raise ArnoError(text, "each_round stands outside all other laws", "write each_round(mix(…))")
+        raise ArnoError(text, "each_round must be the outermost law", "write each_round(mix(…))")
     return law
 
 

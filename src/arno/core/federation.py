@@ -13,14 +13,14 @@ from torch import Tensor
 from ..errors import ArnoError, Diverged
 from .average import added_up
 from .contracts import Engine, Problem
-from .part import Ids, Part, in_order, like, numbers
+from .method_part import Ids, Part, in_order, like, numbers
 from .per_client import PerClient, Values
 from .serial import Serial
 from .table import ClientTable, refuse_if_too_large
 from .traffic import traffic
 from .work import SGD, Mat, Result, SumResult, Vec, Work
 
-#: A block holds at most so many numbers and so many clients, so that memory does not grow with the cohort.
+#: The most numbers and the most clients of a block: so memory does not grow with the cohort.
 BLOCK, ROWS = 2**24, 128
 
 
@@ -39,9 +39,10 @@ class Federation:
     """A server and its clients. Without parts this is FedAvg: w ← w + η_s Σ_{k∈S} p_k Δ_k.
 
     clients: what the server knows of the clients. t: rounds done (−1 if a part adds a round 0 that has not run yet).
-    rounds: how many there will be. cohort: the largest number of clients in a round.
+    rounds: the number of rounds of the run. cohort: the largest number of clients in a round.
     epochs, batch_size: of each client.
-    watch: is called with what happens within a round. advice: lines that a user should read before the first round.
+    watch: called with a line about the progress within a round.
+    advice: lines that a user should read before the first round.
 
     >>> from arno.problems.quadratic import Quadratic
     >>> problem = Quadratic(h=torch.tensor([1.0, 3.0]), e=torch.tensor([[2.0], [0.0]]))
@@ -80,7 +81,7 @@ class Federation:
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
         self.t, self.rounds = min((part.first_round for part in self.parts), default=0), rounds
         self.cohort = min((part.cohort(self.n) for part in self.parts), default=self.n)
-        self._state = state  # where client tables are kept on disk, if they are
+        self._state = state  # the folder of client tables; None: in memory
         self.watch: Callable[[str], None] = lambda line: None
         self.advice: list[str] = []
         self._order = next((part for part in self.parts if "order" in part.roles), Part())
@@ -92,7 +93,7 @@ class Federation:
         masks = [mask for part in self.parts if (mask := part.private()) is not None]
         self._private = torch.stack(masks).any(0).to(self.w.device) if masks else None
         unseen = torch.arange(self.layout.size, device=self.w.device) >= self.layout.d
-        if self._private is not None:  # what stays with the clients enters no mean, momentum or control
+        if self._private is not None:  # what stays with the clients is not part of any mean, momentum or control
             unseen |= self._private
         self._unseen = unseen.nonzero()[:, 0]
         self.advice += problem.advice(self)
@@ -151,7 +152,7 @@ class Federation:
         for part in self.parts:
             v = like(part, "finish", part.finish(t, v), v)
         step = self.server_lr * v
-        step[self.layout.d :] = tail  # buffers are averaged without any part
+        step[self.layout.d :] = tail  # buffers are averaged; no part changes them
         if self._private is not None:
             step[self._private] = 0
         self.w = self.w + step
@@ -195,13 +196,13 @@ class Federation:
             )
 
     def personal(self, clients: Tensor) -> Mat:
-        """The model that each of these clients would use: its own where the method has such, else the current one."""
+        """The model that each of these clients would use: its personal model if there is one, else the current one."""
         return self.w.expand(len(clients), -1) if self._personal is None else self._personal.personal(clients)
 
     def own_tallies(self) -> dict[str, Tensor]:
         """Statistics of every client's own test samples, [N, …]; empty without such samples.
 
-        own: under the global model. personal: under the models that the clients would use, if the method has such.
+        own: under the global model. personal: under the models that the clients would use, if they have their own.
         """
         w = self.evaluated()
         tallies = self.problem.own_tallies(lambda clients: w.expand(len(clients), -1))
@@ -237,9 +238,9 @@ class Federation:
         return Values(spec, self.n, seed=self.seed, name=name, **rules)
 
     def table(self, initial: Vec | None = None) -> ClientTable:
-        """A row per client, zero until written; refused early where it cannot fit.
+        """A table with one row per client, zero until written; refused before it is allocated if it cannot fit.
 
-        A row is shaped like the model, or like `initial`, which is then the row of clients that have none yet.
+        A row has the shape of the model, or of `initial`, which is then the row of clients that have no row yet.
         """
         like = self.w if initial is None else initial
         seen = self.n if self.rounds is None else min(self.n, self.cohort * self.rounds)
@@ -264,7 +265,7 @@ class Federation:
         if mine.keys() != state.keys():
             odd = ", ".join(sorted(mine.keys() ^ state.keys()))
             raise ArnoError(
-                "this checkpoint is of another method", f"it does not agree on {odd}", "resume it with its own config"
+                "this checkpoint is of another method", f"they differ in {odd}", "resume it with its own config"
             )
         parts = {type(part).__name__: part for part in self.parts}
         for name, value in state.items():
@@ -334,12 +335,12 @@ def unnumbered(name: str) -> str:
 
 
 def refuse_rows(parts: Sequence[Part]) -> None:
-    """Refuse parts that look at single updates where the engine returns only sums of them."""
+    """Refuse parts that read single updates if the engine returns only sums of updates."""
     for part in parts:
         if type(part).receive is not Part.receive or part.roles & {"order", "personal"}:
             raise ArnoError(
                 f"engine.reduce=worker with {type(part).__name__}",
-                "it looks at every client's update, and workers would return only their sum",
+                "it reads every client's update, and workers would return only their sum",
                 "use engine.reduce=server",
             )
 

@@ -2,7 +2,7 @@
 
 The vector holds the network's parameters in the order of `module.parameters()`, then its floating-point buffers (the
 tail: BatchNorm's running statistics). Every axis of every parameter may name the *group of units* it runs over (the
-filters of a convolution, the neurons of a layer), so that a unit can be taken out with everything that touches it.
+filters of a convolution, the neurons of a layer), so that a unit can be removed with all of its coordinates.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Layout:
     slots: tuple[Slot, ...]
     d: int
     size: int
-    annotated: bool = True  # whether the network says what its units are
+    annotated: bool = True  # whether the network declares its units
 
     @classmethod
     def of(cls, module: nn.Module, units: Mapping[str, tuple[Axis, ...]] | None = None) -> Layout:
@@ -134,7 +134,7 @@ class Layout:
             last = [slot for slot in self.slots if slot.start < self.d][-1]
             if last.kind != "linear":
                 rule = f"the last layer with parameters, {last.layer or last.name}, is not linear"
-                raise ArnoError(f"the group {group!r}", rule, "end the network in a linear layer")
+                raise ArnoError(f"the group {group!r}", rule, "make the last layer of the network a linear layer")
             return [slot for slot in self.slots if (slot.layer == last.layer) == (group == "head")]
         found = [slot for slot in self.slots if fnmatchcase(slot.name, group)]
         if not found:
@@ -174,7 +174,7 @@ class Layout:
 
 
 def kind_of(layer: nn.Module) -> Literal["", "linear", "norm"]:
-    """What kind of layer owns a tensor, as far as groups of coordinates need to know."""
+    """The kind of the layer that owns a tensor: linear, normalisation, or another one (empty)."""
     if isinstance(layer, nn.Linear):
         return "linear"
     return "norm" if isinstance(layer, NORMS) else ""

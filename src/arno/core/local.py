@@ -96,7 +96,7 @@ def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = 
             velocity = g.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(g)
         p.add_(g if velocity is None else velocity, alpha=-job.lr)
 
-    if moving is not None:  # running statistics outside the group stay, too
+    if moving is not None:  # running statistics outside the group do not change either
         w[d:].copy_(torch.where(moving[d:] > 0, w[d:], start[d:]))
     if cut is None:
         torch.sub(w, start, out=delta)

@@ -78,7 +78,7 @@ class Metric:
 
         A value that is not defined (NaN) is a dash.
 
-        scale: the number that decides on the format; numbers that stand side by side have the same one.
+        scale: the number that decides the format; numbers in one table column share it.
         sign: "+" writes the sign of positive numbers too.
 
         >>> Metric("loss", "loss").show(1.5e30), Metric("gap", "gap").show(2.5e-9), Metric("x", "x").show(float("nan"))
@@ -124,7 +124,7 @@ TRAIN_LOSS = Metric("train_loss", "training loss", "less", short="train loss", a
 def over_clients(metric: Metric) -> tuple[Metric, ...]:
     """The statistics of a score over the clients, which a round records with `eval.clients=true`.
 
-    The last declaration has no column of its own: it stands for its deciles, the columns `client_f1_p0` to
+    The last declaration has no column: it stands for its deciles, the columns `client_f1_p0` to
     `client_f1_p100`.
 
     >>> [statistic.name for statistic in over_clients(Metric("f1", "F1"))]

@@ -64,7 +64,7 @@ class Values:
             wrong |= self._table != self._table.round()
         rule = f"it must be {_rule(least, above, most, whole)}"
         if whole and law is not None and not law.whole:
-            raise ArnoError(f"{name} = {spec!r}", rule, f"integers(a, b) draws such: {name}='integers(1, 5)'")
+            raise ArnoError(f"{name} = {spec!r}", rule, f"integers(a, b) draws whole numbers: {name}='integers(1, 5)'")
         if wrong.any():
             value = self._table[wrong].flatten()[0].item()
             raise ArnoError(f"{name} = {value:g}", rule, f"change {name}")

@@ -16,7 +16,7 @@ from .. import machine
 from ..errors import ArnoError, TooLarge, named
 from .layout import Layout
 
-#: A run holds its network so often at least: module, model, learner with its gradient, update, sum, step.
+#: The least number of copies of its network in a run: module, model, learner with its gradient, update, sum, step.
 COPIES = 7
 #: The words with which torch and other libraries say that there is not enough memory.
 FULL = re.compile(r"can't allocate memory|not enough memory|out of memory|cannot allocate|calculation overflowed", re.I)

@@ -1,4 +1,4 @@
-"""Keyed random streams: the same run gives the same bits whatever the order in which clients are visited.
+"""Keyed random streams: the same run gives the same bits, in whatever order clients train.
 
 A stream is named by the run's seed, a purpose and any numbers (round, client, …). No code in Arno draws from
 global random state.

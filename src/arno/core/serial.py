@@ -56,12 +56,12 @@ class Serial(Engine):
         return Result(delta, torch.tensor(loss), torch.tensor(seconds), answers, failed=failed)
 
     def client(self, job: Job, delta: Vec, tries: int = 1) -> tuple[float, dict[str, Tensor]]:
-        """Train one client; an error says which one it was, and where in the user's own code."""
+        """Train one client; an error names the client and the line of the user's own code."""
         for left in reversed(range(tries)):
             try:
                 return train(self._learner(job), job, delta)
             except BaseException as error:
-                self._learners.clear()  # one may be in the middle of something
+                self._learners.clear()  # the training of one was interrupted
                 if not of_the_client(error) or (isinstance(error, ArnoError) and not left):
                     raise
                 if not left:
@@ -84,7 +84,7 @@ def of_the_client(error: BaseException) -> bool:
     """Whether an exception is an error of the client that trains, also one that usually ends a process.
 
     A KeyboardInterrupt is the user's Ctrl-C where Python's own handler raises it, and a client's error elsewhere: a run
-    has a handler of its own, and workers ignore Ctrl-C. Memory that is missing is no error of a client.
+    has its own handler, and workers ignore Ctrl-C. Missing memory is not an error of a client.
     """
     if isinstance(error, KeyboardInterrupt):
         main = threading.current_thread() is threading.main_thread()

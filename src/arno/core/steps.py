@@ -25,7 +25,7 @@ Answer = tuple[float, dict[str, Tensor]]
 
 
 def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps, and what else it makes."""
+    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps, and further results by name."""
     with torch.inference_mode(not learner.autograd(job)):
         loss, extra = RULES[job.rule.name](learner, job, delta)
     return loss, extra if job.probe is None else extra | job.probe(learner, job)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .layout import Layout
-from .part import Part
+from .method_part import Part
 from .work import Result, SumResult, Work
 
 

@@ -1,4 +1,4 @@
-"""What the server asks of clients (`Work`) and what comes back (`Result`). Corrections are data, not hooks."""
+"""What the server sends to clients (`Work`) and what they return (`Result`). Corrections are data, not hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Term = Callable[[Any], Tensor]
 Probe = Callable[[Any, "Job"], dict[str, Tensor]]
 
 
-#: Rules that return vectors of their own in `Result.extra`.
+#: Rules that return additional vectors in `Result.extra`.
 ANSWERING = frozenset({"apfl", "pfedme", "ala"})
 
 
@@ -245,7 +245,7 @@ class Result:
         return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, unseen)
 
     def trained(self, work: Work) -> Mat:
-        """The trained models as the clients hold them, start + Δ, with all that is not sent."""
+        """The trained models as the clients hold them, start + Δ, including what is not sent."""
         models = work.start + self.delta
         if self.unseen is not None:
             at, change = self.unseen
@@ -255,7 +255,7 @@ class Result:
 
 @dataclass(frozen=True)
 class SumResult:
-    """What comes back of a block where the workers add up: Σ p_k Δ_k over the clients whose update is finite.
+    """The result of a block whose updates the workers add up: Σ p_k Δ_k over the clients whose update is finite.
 
     norm: ‖Δ_k‖ of every client, NaN where its update is not finite.
     failed: why the training of some rows failed; the sum is without them.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..errors import ArnoError
-from ..limits import Capped
+from ..limits import Capped, few_columns
 from .values import marks
 
 #: The type of a file follows from so many bytes at its start.
@@ -45,9 +45,10 @@ def read_csv(file: Path, exact: Container[str]) -> pa.Table:
     start = _start(file)
     convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
     named = re.match(SEPARATOR_LINE, start)
-    parse = csv.ParseOptions(
-        delimiter=named[1].decode() if named else separator(start), newlines_in_values=b'"' in start
-    )
+    mark = named[1].decode() if named else separator(start)
+    names_line = re.sub(rb'"[^"]*"', b"", start[named.end() if named else 0 :].lstrip().partition(b"\n")[0])
+    few_columns(f"{file}", 1 + names_line.count(mark.encode()))
+    parse = csv.ParseOptions(delimiter=mark, newlines_in_values=b'"' in start)
     options = {"parse_options": parse, "read_options": csv.ReadOptions(skip_rows=1 if named else 0)}
     names = {}
     try:

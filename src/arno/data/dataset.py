@@ -543,7 +543,8 @@ def _held_out(val: float, n: int) -> int:
         raise ArnoError(f"data.val = {val}", rule, "try data.val=0.1")
     count = int(val) if val >= 1 else max(1, round(val * n)) if val > 0 else 0
     if count >= n:
-        raise ArnoError(f"data.val = {val}", f"of {n} samples none would be left to train on", "try data.val=0.1")
+        remedy = "try data.val=0.1" if n >= 10 else "bring more samples, or use data.val=0"
+        raise ArnoError(f"data.val = {val}", f"of {n} samples none would be left to train on", remedy)
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..errors import ArnoError
-from ..limits import place, regular
+from ..limits import few_columns, place, regular
 from ..limits import shortened as shortened_text
 from .columns import is_number
 from .csv_files import read_csv
@@ -147,9 +148,11 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
     try:
         if kind == "parquet":
             schema, batches = plain_batches(file, ROWS, buffer_size=BUFFER, pre_buffer=False)
+            few_columns(f"{setting} = {file}", len(schema))
             loaded = _narrowed(schema, batches, exact)
         elif kind == "feather":
             schema, batches = mapped_batches(file)
+            few_columns(f"{setting} = {file}", len(schema))
             loaded = _narrowed(schema, measured(batches, file), exact)
         else:
             loaded = read_csv(file, exact)
@@ -161,7 +164,7 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
     names = trimmed if len(set(trimmed)) == len(set(names)) else names
     names = [name or f"Unnamed: {i}" for i, name in enumerate(names)] if names.count("") > 1 else names
     loaded = loaded.rename_columns(names)
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise ArnoError(f"{setting} = {file}", f"two columns are called {twice!r}", "rename one of them")
     if not len(loaded):
         raise ArnoError(f"{setting} = {file}", "it has no rows", "is this the right file?")
@@ -221,7 +224,8 @@ def joined(tables: list[pa.Table]) -> pa.Table:
 
 def _refuse_columns(first: Path, known: list[str], file: Path, names: list[str]) -> None:
     """Refuse a file whose columns are not those of the first file."""
-    lacks, extra = [n for n in known if n not in names], [n for n in names if n not in known]
+    there, here = set(known), set(names)  # a list of 32,768 names would be searched for each of them
+    lacks, extra = [n for n in known if n not in here], [n for n in names if n not in there]
     if lacks or extra:
         said = [f"{word} {shortened(some)}" for word, some in (("lacks", lacks), ("has also", extra)) if some]
         raise ArnoError(

@@ -252,7 +252,7 @@ class Actors:
         return [(actor, actor.queue[0]) for actor in self._actors if actor.queue]
 
     def wait(self, seconds: float) -> list[tuple[Call, bool, str]]:
-        """Wait at most so many seconds until calls are answered or lost.
+        """Wait at most this many seconds until calls are answered or lost.
 
         Returns each call, whether it had begun, and why it was lost (empty: answered).
         """

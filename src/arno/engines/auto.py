@@ -101,7 +101,7 @@ class Auto(Engine):
         return self._scorer().batch_loss(w, clients, batch_size, seed, t)
 
     def attach(self, caller: Caller) -> None:
-        """The run that uses this engine, and those that it chooses, from now on."""
+        """Set the run that uses this engine and the engines that it chooses."""
         self.caller = caller
         for engine in self._engines.values():
             engine.attach(caller)

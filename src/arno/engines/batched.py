@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +36,8 @@ from .timing import TIMEOUT, checked
 #: weights several times for one sample (attention) does at most half as many further multiplications for a sample of
 #: each model: otherwise a cohort of few clients would be one group, and train on one core.
 GROUP = 2**20
+#: Up to this many groups are made equally long; more of them hold rows of like lengths, and wait for a free worker.
+FEW = 4
 
 
 @engines.register("batched")
@@ -114,7 +117,7 @@ class Batched(Serial):
         stack = self._stack(work, int(rows[0]))
         group = Group(work, rows, stack)
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
-        for step, batch in enumerate(batches(problem, work, rows, stack.draws)):
+        for step, batch in enumerate(batches(problem, work, rows, stack)):
             total[: len(batch.y)] += group.step(batch, first=step == 0)
         group.write(delta)
         loss[rows.cpu()] = (total / work.steps[rows]).to(torch.float32).cpu()
@@ -239,14 +242,32 @@ def groups(problem: Problem, work: Work) -> list[Tensor]:
     for rows in shapes.values():
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
-        found += order.tensor_split(-(-len(order) // most))
+        count = -(-len(order) // most)
+        few = count <= FEW and len(set(work.steps[order].tolist())) > 1
+        found += balanced(order, work.steps, count) if few else order.tensor_split(count)
     return found
+
+
+def balanced(order: Tensor, steps: Tensor, count: int) -> list[Tensor]:
+    """Groups with about equally many steps, of rows that are given longest first.
+
+    >>> steps = torch.tensor([9, 5, 4, 3])
+    >>> [group.tolist() for group in balanced(torch.arange(4), steps, 2)]
+    [[0, 3], [1, 2]]
+    """
+    most, found, done = -(-len(order) // count), [list[int]() for _ in range(count)], [0] * count
+    for row in order.tolist():
+        least = min((k for k in range(count) if len(found[k]) < most), key=done.__getitem__)
+        found[least].append(row)
+        done[least] += int(steps[row])
+    return [order.new_tensor(rows) for rows in found if rows]
 
 
 def at_once(problem: Problem, work: Work) -> int:
     """The largest number of rows in a group."""
     assert isinstance(problem, Supervised)
-    widest = problem.x[0].numel() * int(work.batch_size.max())
+    samples = np.minimum(problem.clients.sizes.numpy()[work.clients.cpu().numpy()], work.batch_size.cpu().numpy())
+    widest = problem.x[0].numel() * int(samples.max())
     again = 2 * (problem.multiplications - problem.layout.d)
     return max(1, GROUP // max(problem.layout.size, widest, again))
 

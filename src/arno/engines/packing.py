@@ -27,7 +27,7 @@ DEFAULTS = {field.name: field.default for field in fields(Work) if field.default
 def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
     """Some rows of a block, without fields that have their default. An index vector is packed once.
 
-    shared: all rows have one start, which is sent apart.
+    shared: all rows have one start, which is sent separately.
     """
     at, work = np.array(rows), replace(work, start=work.start[:, :0]) if shared else work
     changed = {name: value for name, value in vars(work).items() if name not in DEFAULTS or value is not DEFAULTS[name]}
@@ -99,7 +99,7 @@ def ask(problem: Problem, what: str, *arguments: Any) -> Any:
 def portable(error: BaseException) -> Exception:
     """What a worker sends of an exception: itself if it can be pickled, else a RuntimeError with its text.
 
-    Its notes say where in the user's own code it was raised, which a pickled exception does not know any more.
+    Its notes say where in the user's own code it was raised, which pickling removes from an exception.
     """
     sent: Exception = RuntimeError(named(error))
     with suppress(Exception):
@@ -108,7 +108,7 @@ def portable(error: BaseException) -> Exception:
             sent = error
     if not isinstance(error, ArnoError) and (places := own_frames(error)):
         sent.add_note(places.strip(" ()"))
-    with suppress(Exception):  # an odd class of the user's own may not even have a name
+    with suppress(Exception):  # a class of the user may not even have a name
         sent.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
     return sent
 

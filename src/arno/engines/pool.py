@@ -67,7 +67,7 @@ class Pool(Engine):
                     self._collect(todo)
                 yield self._taken(flight.popleft())
         finally:
-            if transport.busy:  # the caller left early: later requests must not meet these answers
+            if transport.busy:  # the caller stopped early: later requests must not receive these answers
                 transport.stop()
             for block in flight:
                 transport.drop(block)
@@ -120,7 +120,7 @@ class Pool(Engine):
                 waiting -= len(self._collect(todo))
             self.timing.asked(requests, began)
         finally:
-            if self._transport.busy:  # one of them failed: later requests must not meet the other answers
+            if self._transport.busy:  # one of them failed: later requests must not receive the other answers
                 self._transport.stop()
 
     def _open_blocks(self, source: Iterator[Work], flight: deque[Block], todo: deque[Request]) -> None:
@@ -179,7 +179,7 @@ class Pool(Engine):
         self.timing.trained(float(piece.answer[1].sum()), piece.steps)
 
     def _again(self, lost: Iterable[Lost], todo: deque[Request]) -> None:
-        """Put lost requests to the front of `todo`; rows go alone, unless they must be trained together."""
+        """Put lost requests to the front of `todo`; each row alone, unless the rows must be trained together."""
         again: list[Request] = []
         for request, begun, why, remedy in lost:
             request.tries += begun
@@ -197,7 +197,7 @@ class Pool(Engine):
         todo.extendleft(reversed(again))
 
     def _may_drop(self, request: Request) -> bool:
-        """Whether a lost request is one client without which the round can go on; not while the user stops the run."""
+        """Whether a lost request is one client that the round can leave out; never while the user stops the run."""
         if not isinstance(request, Piece) or len(request.rows) > 1 or self._cut is not None:
             return False
         return request.block.work.on_error == "drop" and not self.caller.stopping

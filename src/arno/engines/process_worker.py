@@ -142,5 +142,5 @@ def train(
 
 def score(problem: Problem, received: Received, number: int, what: str, row: int, *rest: Any) -> Any:
     """Call the method `what` of the problem with the model in a row of a slab."""
-    model = received.slabs[number][row].clone()  # in memory of its own: kernels round differently by alignment
+    model = received.slabs[number][row].clone()  # a separate copy: rounding depends on the alignment in memory
     return ask(problem, what, model, *rest)

@@ -68,7 +68,7 @@ class WorkerProcess:
     """A worker process, the server's end of its pipe, and its queue.
 
     slabs, windows: the numbers of the slabs and the keys of the index vectors that were sent to it. up: whether it has
-    said that it is ready.
+    reported that it is ready.
     """
 
     process: Any
@@ -162,7 +162,7 @@ class Processes(Transport[WorkerProcess]):
                     worker.pipe.send(("ask", slab.number, what, row, *arguments))
         except BlockingIOError:  # it does not read its messages: it hangs
             worker.process.kill()
-        except OSError:  # the process has ended: `wait` finds out
+        except OSError:  # the process has ended: `wait` reports it
             pass
 
     def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:

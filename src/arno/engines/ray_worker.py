@@ -43,7 +43,7 @@ class Trainer:
     def sum(self, blocks: list[dict[str, Any]], start: Any) -> tuple[Any, Any]:
         """Train rows of several blocks. Two objects: what is known of every client; Σ p_k Δ_k over finite updates.
 
-        Known are, by block, losses, seconds and norms, and why some of the rows failed.
+        The first object has, by block, losses, seconds and norms, and why some of the rows failed.
         """
         total, columns, d = torch.zeros(len(start), dtype=self.problem.dtype), [], self.problem.layout.d
         try:

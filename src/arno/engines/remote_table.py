@@ -53,7 +53,7 @@ class WorkerTable(ClientTable):
         return {"ids": ids, "rows": self[ids], "total": self._total}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Restore what `tensors` returned."""
         self._slot = {}
         self._put(tensors["ids"], tensors["rows"])
         self._total = tensors["total"]
@@ -71,7 +71,7 @@ class WorkerTable(ClientTable):
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
-        waited, remedy = 0.0, "arno resume RUN goes on from the last checkpoint"
+        waited, remedy = 0.0, "arno resume RUN continues from the last checkpoint"
         while waited < self._limit():
             try:
                 return ray.get(reference, timeout=1.0)

@@ -22,7 +22,7 @@ class Slab:
 
     @property
     def free(self) -> bool:
-        """Whether it may be written again: it is not in use, and no view of rows that it gave out exists any more."""
+        """Whether it may be written again: it is not in use, and no view of rows that it returned exists any more."""
         return not self.busy and (self._given is None or self._given() is None)
 
     def take(self) -> None:
@@ -30,7 +30,7 @@ class Slab:
         self.busy, self._given = True, None
 
     def give(self, n: int) -> Mat:
-        """End its use and give out the first n rows without a copy; they are valid as long as a view of them exists."""
+        """End its use and return the first n rows without a copy; they are valid as long as a view of them exists."""
         array = self.rows.numpy()[:n]
         self.busy, self._given = False, ref(array)
         return torch.from_numpy(array)
@@ -52,7 +52,7 @@ class Slabs:
         return {slab.number for slab in self._slabs}
 
     def take(self, rows: int, size: int, dtype: torch.dtype) -> Slab:
-        """A free slab with at least so many rows; free slabs that do not fit are released, and a new one is made."""
+        """A free slab with at least this many rows; free slabs that do not fit are released, and a new one is made."""
         for slab in [slab for slab in self._slabs if slab.free]:
             if slab.rows.shape[1] == size and len(slab.rows) >= rows and slab.rows.dtype == dtype:
                 break

@@ -11,16 +11,17 @@ from torch import Tensor
 from ..core.seeds import stream
 from ..core.work import Work
 from ..data.dataset import Ints
-from ..kernels.stacked import Batch
+from ..kernels.stacked import Batch, Stack
 from ..problems.supervised import Supervised
 
 
-def batches(problem: Supervised, work: Work, rows: Tensor, draws: bool = False) -> Iterator[Batch]:
-    """For each step, the batches of the rows that still train; with a stream for each row where the network `draws`.
+def batches(problem: Supervised, work: Work, rows: Tensor, stack: Stack) -> Iterator[Batch]:
+    """For each step, the batches of the rows that still train; with a stream for each row where the network draws.
 
-    Batches are padded to the largest one; a sample has the weight 1/size of its batch, and padding has the weight 0.
+    Batches are padded to the largest one, or to what the stack fills up; a sample has the weight 1/size of its batch,
+    and padding has the weight 0.
     """
-    clients = work.clients[rows.cpu()].tolist() if draws else []
+    clients = work.clients[rows.cpu()].tolist() if stack.draws else []
     streams = [stream(work.seed, "network", work.round, client) for client in clients]
     index, sizes = plan(problem, work, rows)
     size = sizes[..., None].to(problem.dtype)
@@ -32,6 +33,7 @@ def batches(problem: Supervised, work: Work, rows: Tensor, draws: bool = False) 
     room = raw if tokens else raw.new_empty(raw.shape, dtype=problem.dtype)
     each = sizes.tolist()
     for step, (live, widest) in enumerate(zip((sizes > 0).sum(1).tolist(), sizes.amax(1).tolist(), strict=True)):
+        widest = stack.filled(widest, index.shape[2])
         now = step, slice(live), slice(widest)
         flat = index[now].flatten()
         x = torch.index_select(problem.x, 0, flat, out=raw[: len(flat)])
@@ -44,7 +46,7 @@ def plan(problem: Supervised, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]
     rows = rows.cpu()
     clients, epochs, batch = (x[rows].numpy() for x in (work.clients, work.epochs, work.batch_size))
     first, size = problem.partition.offsets[clients].numpy(), problem.clients.sizes[clients].numpy()
-    shape = int(work.steps[rows].max()), len(rows), int(batch.max())
+    shape = int(work.steps[rows].max()), len(rows), int(np.minimum(size, batch).max())
     drawn, shuffle = [], torch.Generator()
     for client, n, times in zip(clients.tolist(), size.tolist(), epochs.tolist(), strict=True):
         stream(work.seed, "batches", work.round, client, generator=shuffle)

@@ -54,12 +54,12 @@ class Timing:
         self._marks: dict[Any, Mark] = {}
 
     def trained(self, seconds: float, steps: int) -> None:
-        """A worker has trained so many steps in so many seconds."""
+        """Note that a worker has trained this many steps in this many seconds."""
         pace = seconds / max(1, steps)
         self.pace = 0.8 * self.pace + 0.2 * pace if self.pace else pace
 
     def asked(self, requests: Iterable[Request], began: float) -> None:
-        """All these requests are answered; the first one was sent at `began`, a value of `monotonic`."""
+        """Note that all these requests are answered; the first one was sent at `began`, a value of `monotonic`."""
         for kind in set(map(type, requests)):
             self._longest[kind] = max(self._longest.get(kind, 0.0), monotonic() - began)
 
@@ -96,7 +96,7 @@ class Timing:
         return lost
 
     def limit(self, stopping: bool, units: int = 1, estimate: float = 0.0) -> float:
-        """How many seconds a request of so many units may take.
+        """The time limit in seconds of a request with this many units.
 
         stopping: whether the user has stopped the run. estimate: how many seconds it should take; 0: not known.
         """

@@ -207,7 +207,7 @@ class Transport(ABC, Generic[W]):
 
     @abstractmethod
     def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
-        """Wait until some requests are answered or lost, or until so many seconds are over. Lost workers are replaced.
+        """Wait at most this many seconds until some requests are answered or lost. Lost workers are replaced.
 
         An exception in a worker is raised here.
         """

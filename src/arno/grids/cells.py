@@ -103,7 +103,7 @@ class Workers(ABC):
 
 
 class Watcher(Protocol):
-    """Is told what happens to the cells."""
+    """Receives the events of the cells."""
 
     def began(self, cell: int) -> None:
         """The cell runs now."""
@@ -125,7 +125,7 @@ def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, wat
     """
     try:
         workers.start(min(jobs or workers.room(configs[0]), len(configs)))
-        with stop_signals(workers.stop) as stopped:  # after the start: Ray installs a handler of its own
+        with stop_signals(workers.stop) as stopped:  # after the start: Ray installs its own handler
             return _loop(configs, workers, watcher, stopped)
     except KeyboardInterrupt:
         return False

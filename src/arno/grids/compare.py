@@ -218,7 +218,7 @@ def is_done(config: Config, retry: bool) -> bool:
 
 
 def workers_for(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
-    """Where the cells run, and the settings from which they are made; cells on this machine share its cores."""
+    """The workers that run the cells, and the settings of the cells; cells on this machine share its cores."""
     always = "eval.clients=true"
     if {"data.kind=python", "model.kind=python"} & set(words):
         return ThisProcess(), [always, *words]

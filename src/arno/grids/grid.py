@@ -101,7 +101,7 @@ def _listed(text: str) -> tuple[str, list[str]]:
 
 
 def _refuse_many(lists: Lists) -> None:
-    """Refuse more runs than anybody waits for, before their list is made."""
+    """Refuse a grid with too many runs, before the list of runs is made."""
     count = prod(len(several) for _, several in lists)
     if count > MOST:
         several = ", ".join(f"{len(several):,} values of {key}" for key, several in lists if len(several) > 1)

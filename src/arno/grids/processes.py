@@ -96,7 +96,7 @@ class Processes(Workers):
 
 
 class Process:
-    """A process that runs one cell after another, in a session of its own, so that Ctrl-C does not reach it."""
+    """A process that runs one cell after another, in a separate session, so that Ctrl-C does not reach it."""
 
     def __init__(self, log: Path, messages: SimpleQueue[tuple[Process, Any]]) -> None:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -162,7 +162,15 @@ class Rounds(Quiet):
         """Report the round."""
         if monotonic() - self._last > PAUSE:
             self._last = monotonic()
-            print(json.dumps({"rounds": [row["round"], self._total]}), file=self._messages, flush=True)
+            report(self._messages, {"rounds": [row["round"], self._total]})
+
+
+def report(messages: TextIO, message: dict[str, Any]) -> None:
+    """Send a message; the process ends at once if the process that reads it was killed."""
+    try:
+        print(json.dumps(message), file=messages, flush=True)
+    except BrokenPipeError:
+        os._exit(1)
 
 
 def main() -> None:
@@ -182,7 +190,7 @@ def main() -> None:
     threading.Thread(target=read, daemon=True).start()
     for config in iter(cells.get, None):
         outcome = run_cell(config, Rounds(messages))
-        print(json.dumps({"outcome": outcome}), file=messages, flush=True)
+        report(messages, {"outcome": outcome})
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ FIXED |= {
     "on_divergence",
     "on_client_error",
 }
-#: A value this near to an end of its range, as a share of the range, lies at the border.
+#: A value at most this far from an end of its range, as a share of the range, lies at the border.
 BORDER = 0.05
-#: Where a value between the ends is tried: near the lower end three digits have a fraction.
+#: The position of an example between the ends; it is near the lower end, so that three digits show a fraction.
 NEAR = 0.06
 
 
@@ -124,7 +124,7 @@ class Range:
         return str(value)
 
     def border(self, value: str) -> str:
-        """Which end of the range the value is near to; empty if it is near to none.
+        """The end of the range that the value is near to; empty if it is near neither.
 
         >>> ends = Range.of("log(0.001, 1)")
         >>> ends.border("0.0011"), ends.border("0.1"), ends.border("1")

@@ -1,7 +1,7 @@
 """The search for the settings of one method: Optuna proposes them, runs score them.
 
 The proposals depend on the scores of the trials before, on the number of the trial, and on nothing else. So a search
-that was stopped is made again from its beginning: its trials are the same, and their runs are there already.
+that was stopped is replayed from its beginning: its trials are the same, and their runs exist already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..limits import TEXT, read_text, regular, room
 from ..records import disk
 from .ranges import Range
 
-#: So many trials are asked for before their scores are known, and so many random ones begin a search.
+#: The number of trials in a batch, and of random trials at the beginning of a search.
 BATCH = 8
 #: The shares of the rounds after which trials are compared; the better half of a batch goes on after the first.
 RUNGS = (0.25, 1.0)
@@ -78,7 +78,7 @@ class Search:
         return self.trials[first:]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """The scores of trials that were asked for, in the order of their numbers."""
+        """Tell Optuna the scores of trials that `ask` returned, in the order of their numbers."""
         from optuna.trial import TrialState
 
         for trial in sorted(trials, key=lambda trial: trial.number):

@@ -31,7 +31,7 @@ from ..runs.result import RunResult
 from .cells import Config, Workers, run_cells
 from .compare import check_jobs, composed, is_done, resolve
 from .display import display
-from .grid import Cell
+from .grid import MOST, Cell
 from .ranges import Range
 from .search import BATCH, Search, Trial, repair_storage, rungs
 from .spaces import method_of, refuse_values
@@ -67,6 +67,8 @@ class Plan:
         check_jobs(self.jobs)
         if self.trials < 2:
             raise ArnoError(f"--trials {self.trials}", "a search needs at least two", "try --trials 20")
+        if self.trials > MOST:
+            raise ArnoError(f"--trials {self.trials}", f"a search has at most {MOST:,}", "try --trials 20")
         numbers = {seed: configs.parse(f"seed={seed}")[1] for seed in (*values(self.seeds), *final)}
         odd = [seed for seed, number in numbers.items() if not isinstance(number, int) or isinstance(number, bool)]
         if odd:
@@ -110,7 +112,7 @@ class Searching:
         return zip(self.groups, self.searches, strict=True)
 
     def run(self, words: Sequence[str]) -> None:
-        """All batches of trials. What an earlier call did is read, not run again."""
+        """All batches of trials. Runs of an earlier call are read, not run again."""
         began = perf_counter()
         repair_storage(self.out / STORAGE)
         for first in range(0, self.plan.trials, BATCH):
@@ -185,7 +187,7 @@ class Searching:
             trial.lost, trial.diverged = f"its {self.metric.label} is not finite after round {t}", True
 
     def _recorded(self, spaces: Sequence[Mapping[str, Range]]) -> list[list[dict[str, Any]]]:
-        """The values of the trials that an earlier call asked for; refuses a search of another kind."""
+        """The values of the trials of an earlier call; refuses a search of another kind."""
         try:
             if not os.path.lexists(self.out / RECORD):
                 return [[] for _ in self.groups]
@@ -287,7 +289,7 @@ def objective(groups: Sequence[Cell], base: Sequence[Config], problems: Sequence
     for cell, config, problem in zip(groups, base, problems, strict=True):
         own = configs.registry("method").info(method_of(cell)).get("family") == "personal"
         if own and config["data"].get("client_val") is None:
-            rule = "its clients have models of their own, and their own validation samples choose its settings"
+            rule = "its clients have personal models, and their own validation samples choose its settings"
             raise ArnoError(f"method={method_of(cell)}", rule, "add data.client_val=0.2")
         metric = chooses(config, problem)
         names[metric.name] = metric

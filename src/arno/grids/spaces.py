@@ -60,7 +60,7 @@ def space_of(cell: Cell, ranges: Mapping[str, Range], fixed: Collection[str]) ->
 
 
 def declared(cell: Cell) -> dict[str, Range]:
-    """The ranges that the method of a group declares: of its own settings, and of general ones."""
+    """The ranges that the method of a group declares, for its own settings and for general ones."""
     method, registry = method_of(cell), configs.registry("method")
     target = next((word.partition("=")[2] for word in cell.overrides if word.startswith("method.target=")), None)
     texts: Mapping[str, str] = registry.info(method, target).get("tune", {})

@@ -63,7 +63,7 @@ def tune(
 def search_and_compare(
     words: Sequence[str], out: Path, own: Mapping[str, Any], plan: Plan, *, console: Console | None = None
 ) -> Comparison:
-    """Search and compare; what is there already is not run again. Raises KeyboardInterrupt if the user stopped it.
+    """Search and compare; finished runs are not repeated. Raises KeyboardInterrupt if the user stopped it.
 
     words: settings as for a comparison, and ranges: `local.lr=log(0.001, 1)`. own: `target`, `metric` and `test` of the
     comparison.
@@ -93,7 +93,7 @@ def _stop(times: int) -> None:
 
 
 def chosen(cell: Cell, best: Trial, seed: str) -> Cell:
-    """A cell of the comparison: the settings of the best trial, with a seed of its own."""
+    """A cell of the comparison: the settings of the best trial, with this seed."""
     words = [f"{key}={value}" for key, value in best.settings.items()]
     return replace(cell, seed=seed, overrides=(*cell.overrides, *words, f"seed={seed}"))
 

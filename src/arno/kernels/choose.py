@@ -13,13 +13,13 @@ from ..core.layout import copied
 from ..errors import ArnoError
 from ..tasks.task import Task
 from .chain import Step, chain_of
+from .checked_program import Written, program_of
 from .dense import Dense, activation_of
+from .gradient_rules import by_halves, cuts_patches
 from .kernel import Autograd, Kernel
 from .lean import lean
 from .record import Graph, Operation
-from .rules import by_halves, cuts_patches
 from .strips import ConvStrips, suits
-from .written import Written, program_of
 
 #: A network is small up to so many parameters, and so many multiplications for a sample (`benchmarks/kernels.py`).
 SMALL = 500_000

@@ -14,6 +14,7 @@ from ..core.layout import Layout
 from ..tasks.task import Task
 from .chain import Step
 from .kernel import Recorded
+from .products import affine, product, turned_product
 
 
 def activation_of(chain: Sequence[Step]) -> str | None:
@@ -57,39 +58,41 @@ class Dense(Recorded):
 
 
 class Layers:
-    """The linear layers of a chain: weights are read from the flat buffer `w`, gradients are written into `g`."""
+    """The linear layers of a chain: weights are read from the flat buffer `w`, gradients are written into `g`.
+
+    first: the weight of the first of them.
+    """
 
     def __init__(self, layout: Layout, chain: Sequence[Step], w: Tensor, g: Tensor) -> None:
         names = [step.name for step in chain if step.kind == "linear"]
         self.tanh = chain[-2].kind == "tanh" if len(names) > 1 else False
         of, into = layout.views(w), layout.views(g)
-        *self.hidden, self.head = [(of[f"{name}.weight"].t(), of[f"{name}.bias"]) for name in names]
+        *self.hidden, self.head = [(of[f"{name}.weight"], of[f"{name}.bias"]) for name in names]
+        self.first: Tensor = of[f"{names[0]}.weight"]
         *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
 
     def outputs(self, x: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
         """What the last layer returns; the input of every layer is added to `inputs`."""
-        for matrix, bias in self.hidden:
+        for weight, bias in self.hidden:
             if inputs is not None:
                 inputs.append(x)
-            z = torch.addmm(bias, x, matrix)
+            z = affine(x, weight, bias)
             x = z.tanh_() if self.tanh else z.relu_()
         if inputs is not None:
             inputs.append(x)
-        matrix, bias = self.head
-        return torch.addmm(bias, x, matrix)
+        weight, bias = self.head
+        return affine(x, weight, bias)
 
-    def backward(self, delta: Tensor, inputs: list[Tensor], below: Tensor | None = None) -> None:
-        """Write the gradient of all layers; the gradient with respect to the first input goes into `below`."""
-        h, (matrix, _) = inputs.pop(), self.head
+    def backward(self, delta: Tensor, inputs: list[Tensor]) -> Tensor:
+        """Write the gradient of all layers; returns δ of the outputs of the first one."""
+        h, (weight, _) = inputs.pop(), self.head
         to, to_bias = self.top
         while True:
-            torch.mm(delta.t(), h, out=to)
+            turned_product(delta, h, to)
             torch.sum(delta, 0, out=to_bias)
             if not inputs:
-                if below is not None:
-                    torch.mm(delta, matrix.t(), out=below)
-                return
-            delta = (delta @ matrix.t()).mul_(1 - h * h if self.tanh else h > 0)
+                return delta
+            delta = product(delta, weight).mul_(1 - h * h if self.tanh else h > 0)
             h = inputs.pop()
-            matrix, _ = self.hidden[len(inputs)]
+            weight, _ = self.hidden[len(inputs)]
             to, to_bias = self.below[len(inputs)]

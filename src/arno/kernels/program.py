@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .picks import PICKS
+from .gradient_rules import IN_PLACE, RULES, Arithmetic, Convolution, Point, Product, Rule
+from .gradient_rules_more import PICKS
+from .products import affine, affine_of_rows, product, products
 from .record import Graph, NotRecorded, Operation, Ref, Value
-from .rules import IN_PLACE, RULES, Arithmetic, Convolution, Point, Product, Rule
 
 #: The noise of an operation, whose number, rule and a tensor of the right type and device are given.
 Draw = Callable[[int, "Noise", Tensor], Tensor]
@@ -38,13 +39,14 @@ class Linear(Rule):
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Of one model, or of many."""
         self.saved = (x, weight)
-        if self.lead:
-            return affine(x, weight, bias)
-        return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        return affine_of_rows(x, weight, bias) if self.lead else affine(x, weight, bias)
 
     def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
         """Of the input; `Program` hands the rest to `Into`."""
-        return (delta @ self.saved[1] if self.needs[0] else None,)
+        if not self.needs[0]:
+            return (None,)
+        weight = self.saved[1]
+        return (products(delta, weight) if self.lead else product(delta, weight),)
 
 
 class Noise(Rule):
@@ -87,6 +89,7 @@ class Step:
     outs: tuple[int, ...]
     names: tuple[str | None, ...]  # of those of its tensors that are parameters
     alike: tuple[int, ...] = ()  # those of its tensors that are the same for all models, and get the axis of models
+    linear: tuple[str, str | None] | None = None  # weight and bias of a linear layer
 
 
 class Program:
@@ -118,7 +121,8 @@ class Program:
             names = tuple(ref if isinstance(ref, str) and ref in set(parameters) else None for ref in of)
             alike = () if not lead or rule.constants else tuple(i for i, there in enumerate(rule.led) if not there)
             ins, made = tuple(map(self._slot, of)), tuple(map(self._slot, outs))
-            self.steps.append(Step(rule, number, ins, made, names, alike))
+            linear = (str(names[1]), names[2] if names[2:] else None) if isinstance(rule, Linear) else None
+            self.steps.append(Step(rule, number, ins, made, names, alike, linear))
         self.output, self.input = self._slot(graph.output.of), self._slot("input")
         self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
         self.places = [(name, self._slot(name)) for name in parameters]
@@ -155,15 +159,13 @@ class Program:
         for step in self.back:
             rule = step.rule
             above = [deltas[slot] for slot in step.outs]
-            if all(delta is None for delta in above):  # only a comparison reads it
+            if not any(delta is not None for delta in above):  # only a comparison reads it
                 continue
             for slot in step.outs:
                 deltas[slot] = None
             below = rule.backward(*above)
-            if isinstance(rule, Linear):
-                weight, *bias = [name for name in step.names if name is not None]
-                assert above[0] is not None
-                into.linear(weight, bias[0] if bias else None, above[0], rule.saved[0])
+            if step.linear is not None and above[0] is not None:
+                into.linear(*step.linear, above[0], rule.saved[0])
             for slot, name, need, found in zip(step.ins, step.names, rule.needs, below, strict=False):
                 if found is None or not need:
                     continue
@@ -226,18 +228,6 @@ def with_pooling_first(operations: Sequence[Operation]) -> list[Operation]:
             done[of[0]] = replace(pool, args=(relu.args[0], *pool.args[1:]))
             done[j] = Operation("relu", (Value(of, pool.shapes[0]),), {}, pool.shapes[:1])
     return done
-
-
-def affine(h: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """h Wᵀ + b of every row; the product is faster with the smaller factor on the left."""
-    shape, narrow = h.shape[:2], matrix.shape[1] < h.shape[1]
-    if matrix.stride(0) == 0:  # all rows are one
-        h, matrix, bias = h.reshape(1, -1, h.shape[2]), matrix[:1], None if bias is None else bias[:1]
-    if bias is None:
-        z = torch.bmm(matrix, h.mT).mT if narrow else torch.bmm(h, matrix.mT)
-    else:
-        z = torch.bmm(matrix, h.mT).mT + bias[:, None] if narrow else torch.baddbmm(bias[:, None], h, matrix.mT)
-    return z.view(*shape, -1)
 
 
 def from_stream(number: int, noise: Noise, like: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Operation:
     shapes: tuple[tuple[int, ...], ...]
     strides: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """The arguments that are tensors, also those in lists."""
         return tuple(_values((*self.args, *self.kwargs.values())))

@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from ..core.layout import Layout, flatten, parameter_hooks
 from ..core.work import Mat, Vec
 from ..tasks.task import Task
+from .checked_program import NEAR, close, program_of, samples
+from .products import descend, turned_products
 from .program import Draw, Into, Noise, Program, from_stream, kind, ones
 from .record import Graph, NotRecorded, draws_put_back, record
-from .written import NEAR, close, program_of, samples
+
+#: Batches are filled up to a multiple of so many samples, see `StackedProgram.filled`.
+FILL = 8
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,10 @@ class Stack(ABC):
     sizes: list[int]
     trained: Tensor | None = None
     draws: bool = False
+
+    def filled(self, n: int, most: int) -> int:
+        """How many samples batches of n samples at most are filled up to, of `most` samples that a batch may have."""
+        return n
 
     @abstractmethod
     def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
@@ -86,25 +94,41 @@ class StackedProgram(Stack):
         self.sizes, self.shapes = [s.numel for s in slots], {s.name: s.shape for s in slots}
         self.structure = graph.structure()
         self.draws = any(step.name == "bernoulli" for step in graph.operations)
+        self.blind = graph.blind
         self._graphs: dict[int, Graph] = {}
         self._programs: dict[int, Program] = {}
 
     def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
         """One pass forward and one back."""
-        return self._passes(w, IntoRows(self._views(g)), batch)
+        losses, delta, program = self._forward(self._views(w), batch)
+        program.backward(delta, IntoRows(self._views(g)))
+        return losses
 
     def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
         """The same, subtracted from the weights: ∇W is never stored."""
         before = self._views(w)
-        return self._passes(w, Descent(before, before if to is w else self._views(to), rate), batch)
+        losses, delta, program = self._forward(before, batch)
+        steps = Descent(before, before if to is w else self._views(to))
+        program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), steps)
+        return losses
 
-    def _passes(self, w: list[Mat], into: Into, batch: Batch) -> Tensor:
+    def _forward(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor, Program]:
+        """The losses, the gradient with respect to the outputs, and the program that has computed them."""
         program = self.program(batch.x.shape[1])
-
-        outputs = program.forward(self._views(w), batch.x, self._draw(batch.sizes, batch.streams))
+        outputs = program.forward(weights, batch.x, self._draw(batch.sizes, batch.streams))
         losses, delta = self.task.row_gradients(outputs, batch.y, batch.weight)
-        program.backward(delta, into)
-        return losses.double()
+        return losses.double(), delta, program
+
+    def filled(self, n: int, most: int) -> int:
+        """A multiple of eight where the network may see the number of samples: it is recorded for each number anew.
+
+        >>> from arno.tasks.classification import Classification
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.GELU())
+        >>> stack = stack_for(net, Classification(2), torch.rand(2, 3))
+        >>> [stack.filled(n, 20) for n in (3, 8, 17, 20)]
+        [8, 8, 20, 20]
+        """
+        return n if self.blind else min(-(-n // FILL) * FILL, most)
 
     def graph(self, n: int) -> Graph:
         """What the network computes on n samples; raises `NotRecorded` if that is something else than usually."""
@@ -117,9 +141,9 @@ class StackedProgram(Stack):
         return self._graphs[n]
 
     def usual(self, n: int) -> bool:
-        """Whether the network computes on n samples what it usually computes."""
+        """Whether the network computes on n samples what it usually computes; recorded, unless it cannot tell."""
         try:
-            return bool(self.graph(n))
+            return (self.blind and n > 1) or bool(self.graph(n))
         except NotRecorded:
             return False
 
@@ -180,7 +204,7 @@ class StackedProgram(Stack):
     def _views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
         """The parameters of every row."""
         pairs = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.unflatten(1, shape) if shape else piece[:, 0] for (name, shape), piece in pairs}
+        return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
 
 
 class IntoRows(Into):
@@ -191,7 +215,7 @@ class IntoRows(Into):
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
         """Batched products, written into the rows."""
-        torch.bmm(delta.mT, x, out=self.views[weight])
+        turned_products(delta, x, self.views[weight])
         if bias is not None:
             torch.sum(delta, 1, out=self.views[bias])
 
@@ -211,23 +235,24 @@ class OfOne(IntoRows):
 
 
 class Descent(Into):
-    """Gradients of many models, subtracted from the weights at once: the caller computed with them already."""
+    """Steps of many models, subtracted from the weights at once: the caller computed with them already.
 
-    def __init__(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], rate: Tensor) -> None:
-        self.before, self.after, self.rate = before, after, rate
+    The gradients are linear in that of the outputs, so that the caller multiplies that one by the rates.
+    """
+
+    def __init__(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+        self.before, self.after = before, after
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """w − rate δᵀ x and b − rate Σ δ."""
-        delta = delta * self.rate[..., None]
-        torch.baddbmm(self.before[weight], delta.mT, x, alpha=-1, out=self.after[weight])
+        """w − δᵀ x and b − Σ δ."""
+        descend(self.before[weight], delta, x, self.after[weight])
         if bias is not None:
             torch.sub(self.before[bias], delta.sum(1), out=self.after[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """w − rate ∇."""
+        """w − ∇."""
         before = self.before[name]
-        rate = self.rate.view(-1, *(1,) * (before.ndim - 1))
-        torch.addcmul(before, delta.reshape(before.shape), rate, value=-1, out=self.after[name])
+        torch.sub(before, delta.reshape(before.shape), out=self.after[name])
 
 
 class Vmapped(Stack):

@@ -18,6 +18,7 @@ from ..tasks.task import Task
 from .chain import Step
 from .dense import Layers, activation_of
 from .kernel import Recorded
+from .products import product, turned_product
 
 #: A strip is at most so many numbers wide: wider strips have more zeros, narrower ones make shorter products.
 STRIP = 64
@@ -84,8 +85,8 @@ class ConvStrips(Recorded):
         inputs: list[Tensor] = []
         flat = h.flatten(1)
         loss, delta = self.task.gradient(self.dense.outputs(flat, inputs), y)
-        self.dense.backward(delta, inputs, below := torch.empty_like(flat))
-        delta = below.view(h.shape).permute(0, 2, 3, 1).contiguous()
+        delta = product(self.dense.backward(delta, inputs), self.dense.first)
+        delta = delta.view(h.shape).permute(0, 2, 3, 1).contiguous()
         for conv in reversed(self.convs[1:]):
             delta = conv.backward(delta)
         self.convs[0].weights(delta)
@@ -133,7 +134,7 @@ class Strips:
         shape = (2, n, self.half, self.strips, k * self.run)
         patches = cut.contiguous().as_strided(shape, (self.run, self.strips * image, 2 * self.run, image, 1))
         self.p[:m].view(*shape[:-1], -1)[..., :-1].copy_(patches)
-        self.z = torch.mm(self.p[:m], self.t).view(2, m // 2, 2, -1)
+        self.z = product(self.p[:m], self.t).view(2, m // 2, 2, -1)
         self.c = torch.maximum(*self.z.unbind(2))
         self.h = torch.maximum(*self.c).relu_()
         return self.h.view(n, *self.out, -1)
@@ -145,7 +146,7 @@ class Strips:
         torch.sub(delta, upper.ge_(lower).mul_(delta), out=lower)
         torch.sub(self.c, left.ge_(right).mul_(self.c), out=right)
         z = self.z.view(-1, self.t.shape[1])
-        torch.mm(self.p[: len(z)].t(), z, out=self.dt)
+        turned_product(self.p[: len(z)], z, self.dt)
         self.to.copy_(self.bands[0])
         for copy in self.bands[1:]:
             self.to.add_(copy)
@@ -156,7 +157,7 @@ class Strips:
         """Write ∇W and ∇b; returns δ of the input."""
         z = self.weights(delta)
         k, step = self.weight.shape[2], self.s * self.weight.shape[1]
-        patches = torch.mm(z, self.t[:-1].t()).view(2, -1, self.half, self.strips, k, self.run)
+        patches = product(z, self.t[:-1].t()).view(2, -1, self.half, self.strips, k, self.run)
         x = patches.new_zeros(patches.shape[1], self.height, self.width * self.weight.shape[1])
         for i in range(k):
             rows = x[:, i : i + 2 * self.half].unflatten(1, (-1, 2)).permute(2, 0, 1, 3)

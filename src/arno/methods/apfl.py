@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from ..core.work import Mat, Result, Rule, Vec, Work
 from . import methods, parts

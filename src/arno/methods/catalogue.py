@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..errors import unknown
 from . import FAMILIES, methods
 from .kept_layers import Keep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..errors import ArnoError
 from ..problems.supervised import Supervised
 

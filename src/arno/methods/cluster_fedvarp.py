@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.seeds import key, stream
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..errors import ArnoError
 from . import methods
 from . import parts as registry

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from ..core.work import Mat, Phase, Result, Vec, Work
 from ..errors import ArnoError

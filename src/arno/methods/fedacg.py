@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from ..core.work import Vec, Work
 from ..errors import ArnoError

@@ -11,7 +11,7 @@ Decentralized Data. AISTATS 2017, arXiv:1602.05629.
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from . import methods
 from .finetune import FineTune, Group
 

@@ -11,7 +11,7 @@ Deviation: all kinds of normalisation layers are kept, found by their type.
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from . import methods
 from .kept_layers import Keep
 

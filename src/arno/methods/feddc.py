@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

@@ -10,7 +10,7 @@ Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from . import methods
 from .sub_models import MEAN, Mode, Normalize, Window

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Work
 from ..errors import ArnoError
 from ..problems.supervised import View

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Vec
 from ..errors import ArnoError
 from . import methods, parts

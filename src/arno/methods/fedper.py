@@ -10,7 +10,7 @@ Deviation: heads begin at w⁰ for every client (the paper draws them at random)
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from . import methods
 from .kept_layers import Keep
 

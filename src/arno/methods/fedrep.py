@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from ..core.work import Phase, Work
 from ..errors import ArnoError

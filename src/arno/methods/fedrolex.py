@@ -10,7 +10,7 @@ NeurIPS 2022, arXiv:2212.01548. Deviations: those of `sub_models.py`.
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from . import methods
 from .sub_models import MEAN, Mode, Normalize, Window

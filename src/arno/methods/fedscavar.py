@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from . import methods
 from .cluster_fedvarp import Clusters, ClusterVarp

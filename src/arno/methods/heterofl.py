@@ -10,7 +10,7 @@ ICLR 2021, arXiv:2010.01264. Deviations: those of `sub_models.py`.
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from . import methods
 from .sub_models import MEAN, Mode, Normalize, Window

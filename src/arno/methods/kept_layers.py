@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Mat, Result, Vec, Work
 from . import parts
 

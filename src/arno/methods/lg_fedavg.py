@@ -11,7 +11,7 @@ Deviations: no auxiliary losses and no warm start.
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from . import methods
 from .kept_layers import Keep
 

@@ -6,7 +6,7 @@ server:    nothing is sent, and w stays at w⁰
 
 from __future__ import annotations
 
-from ..core.part import Part
+from ..core.method_part import Part
 from . import methods
 from .kept_layers import Keep
 

@@ -32,16 +32,16 @@ from torch import Tensor
 
 from ..core.contracts import Engine
 from ..core.federation import Federation
+from ..core.method_part import Ids, Part
 from ..core.metric import Metric
-from ..core.part import Ids, Part
 from ..core.seeds import stream
 from ..core.table import refuse_if_too_large
 from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError, unknown
 from ..problems.supervised import Supervised
 from . import methods, parts
+from .display_api import Chart, HeatMap, Panel, Records, curves_of, headlines, messages, panels
 from .finetune import has_personal_models
-from .panels import Chart, HeatMap, Panel, Records, curves_of, headlines, messages, panels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ import torch
 
 from ..core.contracts import Engine
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Result, Rule, SumResult, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

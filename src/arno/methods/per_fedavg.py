@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Mat, Rule, Work
 from ..errors import ArnoError
 from . import methods, parts

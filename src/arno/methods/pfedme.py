@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Mat, Result, Rule, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts

@@ -31,14 +31,14 @@ import torch
 from torch import Tensor
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Job, Result, Vec, Work
 from ..errors import ArnoError
 from ..models.network import last_linear
 from ..problems.supervised import Supervised, SupervisedLearner
 from . import methods, parts
+from .display_api import Chart, Panel, Records, curves_of, messages, panels
 from .finetune import has_personal_models
-from .panels import Chart, Panel, Records, curves_of, messages, panels
 
 Rule = Literal["seed", "lsq", "mean"]
 

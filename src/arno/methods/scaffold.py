@@ -21,11 +21,11 @@ from typing import ClassVar
 import torch
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .panels import Chart, Panel, Records, curves_of, panels
+from .display_api import Chart, Panel, Records, curves_of, panels
 
 
 @methods.register(

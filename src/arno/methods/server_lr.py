@@ -16,7 +16,7 @@ from math import cos, pi, sqrt
 from typing import ClassVar, Literal
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.work import Vec
 from ..errors import ArnoError
 from . import methods, parts

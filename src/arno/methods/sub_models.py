@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.per_client import PerClient
 from ..core.seeds import stream
 from ..core.work import Result, SubModel, Vec, Work

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .figure import COLOURS, figure
-from .panel import Chart, HeatMap, Line, Panel
+from .panel_types import Chart, HeatMap, Line, Panel
 
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
 #: x axes with large numbers, which are written 10k, 2.5M.

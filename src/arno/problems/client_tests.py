@@ -92,7 +92,7 @@ def own_metrics(task: Task, kind: tuple[str, str]) -> tuple[Metric, ...]:
     return (
         *pooled,
         replace(each, name=f"{stem}_mean", label=f"{what}, mean over clients", clients="mean"),
-        replace(each, name=f"{stem}_std", label="its standard deviation", clients="std"),
+        replace(each, name=f"{stem}_std", label=f"{what}, standard deviation over clients", clients="std"),
         replace(each, name=f"{stem}_worst_decile", label=f"{what}, worst tenth of clients", clients="worst"),
     )
 

@@ -18,9 +18,9 @@ from ..core.contracts import Clients, Footprint, Problem
 from ..core.layout import Layout, bind, copied, flatten, parameter_hooks
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.per_client import Values
-from ..core.rehearsal import rehearse
 from ..core.resources import refuse_network
 from ..core.seeds import key, seeded, stream
+from ..core.user_code_trial import try_user_code
 from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
@@ -92,7 +92,7 @@ class Supervised(Problem):
             refuse_network(build, dtype.itemsize, self.x.nbytes + self.y.nbytes)
         self.module = self._make(0).train()
         if trial is not None and self.device.type == "cpu":
-            rehearse(lambda: self._first_passes(channels_last), f"the network {type(self.module).__name__}", trial)
+            try_user_code(lambda: self._first_passes(channels_last), f"the network {type(self.module).__name__}", trial)
         choice = choose(self.module, self.shape, channels_last, self.some)
         self.channels_last, self.multiplications = choice.channels_last, choice.multiplications
         self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
@@ -122,8 +122,10 @@ class Supervised(Problem):
             return self.not_vmapped and f"{self.stack}; vmap: {self.not_vmapped}"
         samples = self.clients.sizes.numpy()[clients.cpu().numpy()]
         batch = batch_size.cpu().numpy().astype(samples.dtype)
-        sizes = np.unique(np.concatenate([np.minimum(samples, batch), samples % batch])).tolist()
-        odd = [n for n in sizes if n and not self.stack.usual(n)]
+        full = np.minimum(samples, batch)
+        sizes = set(np.concatenate([full, samples % batch]).tolist()) - {0}
+        sizes |= {self.stack.filled(n, int(full.max())) for n in sizes}
+        odd = [n for n in sorted(sizes) if not self.stack.usual(n)]
         return f"it computes something else on batches of {odd[0]} samples" if odd else ""
 
     @property

@@ -87,7 +87,7 @@ class Study:
 
     num_users: K. frac: C, m = max(int(C·K), 1). powd: candidates d. alpha: exponent of the shares' power law.
     lr, le: learning rate and number of local steps. epochs: rounds. seltype: the selection. dim: of the unknown.
-    seed: of everything random. spd: full matrices H_k. until: when adapowd's d has come down to m. rho: estimate the
+    seed: of all random numbers. spd: full matrices H_k. until: when adapowd's d has become m. rho: estimate the
     skew of the selection from `samples` selections a round.
 
     >>> run = simulate(Study(seltype="powd", powd=9, epochs=500))
@@ -202,7 +202,7 @@ class Setting:
 
     @cached_property
     def base(self) -> int:
-        """The key of the cohorts, as in `selection.py`."""
+        """The key of the cohorts, as in `client_selection.py`."""
         return key(self.study.seed, "select")
 
     @cached_property

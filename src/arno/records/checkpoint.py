@@ -72,7 +72,7 @@ def load(path: Path) -> Checkpoint:
         header = json.loads(meta["arno"])
         version, text = header["format"], header["plain"]
         whole = header["checksum"] == _checksum(tensors, version + text)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         whole = False
     if not whole:
         raise Damaged(f"{path}", "is damaged: its checksum does not match", remedy)
@@ -120,7 +120,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file and the strings of its header."""
     try:
-        regular(path)  # a pipe would be waited for
+        regular(path)  # reading a pipe would block
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except ArnoError as error:

@@ -15,7 +15,7 @@ from .damage import Damaged, checksum, damaged, file_checksum
 #: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
 PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 
-#: So many rows are read at a time.
+#: Rows that are read at a time.
 ROWS = 2**16
 
 

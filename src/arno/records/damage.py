@@ -8,7 +8,7 @@ from zlib import crc32
 from ..errors import ArnoError
 from ..limits import TEXT, inside, read_bytes, regular
 
-#: So many bytes of a file are read at a time.
+#: Bytes of a file that are read at a time.
 PIECE = 2**20
 
 

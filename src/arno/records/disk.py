@@ -11,7 +11,7 @@ def write(path: Path, data: bytes, sync: bool = False) -> None:
     """Write a file under a temporary name and rename it; with `sync` its content is on the disk before its name is."""
     temporary = path.with_name(path.name + ".part")
     try:
-        if temporary.is_symlink() or not temporary.is_file():  # a link would be followed, a pipe waited for
+        if temporary.is_symlink() or not temporary.is_file():  # a link would be followed, and a pipe would block
             temporary.unlink(missing_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
@@ -26,7 +26,7 @@ def write(path: Path, data: bytes, sync: bool = False) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Write the names in a folder to the disk; systems that cannot do it for a folder are left alone."""
+    """Write the names in a folder to the disk; systems that cannot do this for a folder are skipped."""
     try:
         opened = os.open(path, os.O_RDONLY)
     except OSError:

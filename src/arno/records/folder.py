@@ -24,7 +24,7 @@ from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
 from ..limits import CONFIG as CONFIG_SIZE
 from ..limits import check_yaml
-from ..pictures.panel import Panel, from_json, to_json
+from ..pictures.panel_types import Panel, from_json, to_json
 from ..version import __version__
 from . import checksummed, clients, disk, metrics
 from .checksummed import CONFIG
@@ -107,13 +107,13 @@ class RunFolder:
         return {name: mark for name, mark in found.items() if mark}
 
     def stranger(self) -> str | None:
-        """The file whose mark differs from those of the others: it is of another run."""
+        """The file whose mark differs from those of the others: it belongs to another run."""
         found = self.marks()
         counts = Counter(found.values()).most_common()
         if len(counts) < 2:
             return None
         if counts[0][1] == counts[1][1]:
-            rule = f"{' and '.join(found)} are of different runs"
+            rule = f"{' and '.join(found)} belong to different runs"
             raise ArnoError(f"{self.path}", rule, "put the right files back, or start again with another out=")
         usual = counts[0][0]
         return next(name for name, mark in found.items() if mark != usual)
@@ -217,7 +217,7 @@ class RunFolder:
         self._set(values)
 
     def end_manifest(self, **values: Any) -> None:
-        """The same at the end of a run, also on a full disk: unfinished files and the manifest before give way."""
+        """The same at the end of a run; on a full disk, unfinished files and the previous manifest are deleted."""
         try:
             self.update_manifest(**values)
         except ArnoError:
@@ -287,10 +287,10 @@ class RunFolder:
             return None
 
     def rows(self) -> list[Row]:
-        """What each round recorded; refuses records that lack rounds which are over, and records of another run."""
+        """What each round recorded; refuses records that lack finished rounds, and records of another run."""
         odd, saved = self.stranger(), self.saved()
         if odd is not None:
-            raise damaged(self.path / odd, "is of another run", self.path)
+            raise damaged(self.path / odd, "belongs to another run", self.path)
         rows = list(metrics.Reader(self.path / metrics.NAME, self.mark).rows())
         manifest = self.manifest() if (self.path / "manifest.json").exists() else {}
         last = rows[-1]["round"] if rows else None
@@ -312,7 +312,7 @@ class RunFolder:
         return max([*(int(path.stem) for path in self.saved()[-1:]), *pieces[:-1]], default=0)
 
     def client_records(self) -> list[Path]:
-        """The files with the rows of the clients: `clients.parquet`, or before the end of the run what is complete."""
+        """The files with the rows of the clients: `clients.parquet`; before the end of the run the complete pieces."""
         pieces = clients.pieces(self.checkpoints)
         if pieces and not (self.path / "clients.parquet").exists():
             last = self.complete()
@@ -323,7 +323,7 @@ class RunFolder:
     def log(self, line: str) -> None:
         """Add a line to the log; if that fails, the run continues without it."""
         path = self.path / "log.txt"
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe would block
             return
         with suppress(OSError), path.open("a") as file:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")

@@ -86,8 +86,8 @@ def refuse_link(folder: Path, path: Path) -> None:
 def holder(folder: Path, name: str = ".lock") -> Holder | None:
     """Who holds the lock of a folder; None if nobody does. The lock is not touched, so nobody is refused meanwhile.
 
-    The file says who signed it; whether the lock is held, and by which process, the system says. A process that was
-    killed holds no lock, whatever the file says.
+    The file names the process that wrote it; the system says whether the lock is held, and by which process. A
+    killed process holds no lock, whatever the file says.
     """
     place = (folder / name).resolve()
     if place in _HELD:

@@ -1,4 +1,4 @@
-"""The one writer and reader of `metrics.jsonl`: a line of JSON per round, which begins with its checksum."""
+"""The format of a line of `metrics.jsonl`, and its one reader: JSON per round, which begins with its checksum."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def line(row: Row, mark: str = "") -> str:
 
 
 class Reader:
-    """Reads a file that may still grow. It leaves a last line without its end, which a later call may find complete.
+    """Reads a file that may still grow. It skips an incomplete last line, which a later call may find complete.
 
-    It also leaves a line that is too long, and what follows it.
+    It reads neither a line that is too long nor the lines after it.
 
     Every line must have its checksum and the mark of the run, and its round must follow the round of the line before.
 
@@ -58,7 +58,7 @@ class Reader:
         if not self.path.exists():
             return
         try:
-            regular(self.path)  # a pipe would be waited for
+            regular(self.path)  # reading a pipe would block
         except ArnoError as error:
             raise damaged(self.path, error.args[1], self.path.parent) from error
         with self.path.open("rb") as file:
@@ -80,7 +80,7 @@ class Reader:
         mark = row.pop("run", "")
         self.mark = self.mark or mark
         if mark not in ("", self.mark):
-            raise damaged(where, "is of another run", folder)
+            raise damaged(where, "belongs to another run", folder)
         if self._round is not None and row["round"] != self._round + 1:
             raise damaged(where, f"holds round {row['round']} after round {self._round}", folder)
         return row
@@ -102,9 +102,14 @@ def parsed(text: bytes) -> Row | None:
     try:
         row = json.loads(text)
         whole = type(row["round"]) is int and isinstance(row.get("run", ""), str)
-        return row if whole and all(isinstance(row[k], int | float) for k in row if k != "run") else None
+        return row if whole and all(_number(row[k]) for k in row if k != "run") else None
     except (ValueError, KeyError, RecursionError):
         return None
+
+
+def _number(value: Any) -> bool:
+    """Whether a value is a number that a table can hold: whole numbers of JSON have any size."""
+    return isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def read(folder: Path) -> list[Row]:

@@ -53,7 +53,7 @@ class Repair:
             try:
                 saved = checkpoints.load(path)
                 if self.of_another_run(saved):
-                    raise Damaged(f"{path}", "is of another run")
+                    raise Damaged(f"{path}", "belongs to another run")
                 self.saved.append(saved)
             except Damaged as error:
                 self.aside(path, error.args[1])
@@ -76,7 +76,7 @@ class Repair:
         try:
             _current(self.folder.config())
             if odd == path.name:
-                raise Damaged(f"{path}", "is of another run")
+                raise Damaged(f"{path}", "belongs to another run")
             if self.saved:
                 verify_config(self.folder, self.saved[-1])
             return
@@ -109,7 +109,7 @@ class Repair:
             self.folder.manifest()
             if self.folder.stranger() != path.name:
                 return
-            reason = "is of another run"
+            reason = "belongs to another run"
         except Damaged as error:
             reason = str(error.args[1]) if path.exists() else "is missing"
         self.aside(path, reason)

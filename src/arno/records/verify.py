@@ -1,4 +1,4 @@
-"""Whether the history of a run is whole. It is verified before a run continues: nothing is trained on a damaged one."""
+"""Whether the records of a run are complete. They are verified before the run continues and trains."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def verify_clients(folder: RunFolder, t: int, counts: dict[int, int]) -> None:
 def refuse_other_config(folder: RunFolder) -> None:
     """Refuse a configuration of another run."""
     if folder.stranger() == "config.yaml":
-        raise damaged(folder.path / "config.yaml", "is of another run", folder.path)
+        raise damaged(folder.path / "config.yaml", "belongs to another run", folder.path)
 
 
 def recover_manifest(folder: RunFolder) -> list[str]:
@@ -92,7 +92,7 @@ def recover_manifest(folder: RunFolder) -> list[str]:
         folder.manifest()
         if folder.stranger() != path.name:
             return []
-        reason = f"warning: {path} is of another run"
+        reason = f"warning: {path} belongs to another run"
     except Damaged as error:
         reason = f"warning: {path} {error.args[1]}"
     if path.exists():
@@ -102,7 +102,7 @@ def recover_manifest(folder: RunFolder) -> list[str]:
     try:
         folder.update_manifest(**folder.manifest(PREVIOUS))
     except Damaged:
-        return [f"{reason}; it is written again, and whether the data are those of the run's begin is not known"]
+        return [f"{reason}; it is written again, and data that changed since the start are not noticed"]
     return [f"{reason}; the one before it is used"]
 
 

@@ -80,6 +80,16 @@ function covered(lines, py) {
   return lines.map((line, k) => lines.slice(0, k).filter((other) => near(line, other)));
 }
 
+// In words: which lines are covered by which.
+function sameCurves(lines, under) {
+  const by = new Map();
+  lines.forEach((line, k) => under[k].length && by.set(under[k][0].name, [...(by.get(under[k][0].name) || []), line.name]));
+  return [...by].map(([first, names]) => {
+    const last = names.pop();
+    return `${names.length ? `${names.join(", ")} and ${last} have` : `${last} has`} the same curve as ${first}.`;
+  }).join(" ");
+}
+
 function drawLines(figure) {
   const { panel, plot } = figure, lines = shown(panel).map((line) => cut(line, figure.part)).filter((line) => line.x.length);
   const W = Math.max(260, plot.clientWidth), H = Math.round(Math.min(figure.large ? 430 : 300, Math.max(230, W * 0.5)));
@@ -117,7 +127,7 @@ function drawLines(figure) {
     add(svg, "path", { d: `${path(line.x, line.low)}${back}Z`, class: "band", style: `fill:${colour(line.i)}` });
   }
   const under = covered(lines, py);
-  figure.note.textContent = lines.flatMap((line, k) => (under[k].length ? [`${line.name} has the same curve as ${under[k][0].name}`] : [])).join("; ");
+  figure.note.textContent = sameCurves(lines, under);
   lines.forEach((line, k) => {
     const gaps = under[k].length ? `8 ${8 * under[k].length}` : dash(line.i);
     const style = `stroke:${colour(line.i)};stroke-dasharray:${gaps};stroke-dashoffset:${8 * under[k].length}`;
@@ -273,6 +283,33 @@ function show(host, panel, large = false) {
   chart.figures.push(figure);
   legend(figure);
   return figure;
+}
+
+// The score over the axis that a page shows, as a panel.
+function scoreOver(curves, { metric, axis }) {
+  const lines = curves.lines.filter((line) => line.y[metric] && line.x[axis]).map((line) => {
+    const score = line.y[metric], kept = score.y.flatMap((y, j) => (y === null || line.x[axis][j] === null ? [] : [j]));
+    const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
+    return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
+  });
+  const { label, log, low, high } = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
+  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y: label, log, low, high };
+}
+
+// Radio buttons that set state[name]; nothing if there is only one option. changed: called after a click.
+function choice(host, state, name, title, options, changed) {
+  if (Object.keys(options).length < 2) return;
+  const set = add(host, "fieldset");
+  add(set, "legend", {}, title);
+  for (const [value, text] of Object.entries(options)) {
+    const label = add(set, "label"), input = add(label, "input", { type: "radio", name, value });
+    input.checked = String(state[name]) === value;
+    add(label, "span", {}, text);
+    input.addEventListener("change", () => {
+      state[name] = typeof state[name] === "number" ? Number(value) : value;
+      changed();
+    });
+  }
 }
 
 // Tables that are wider than the screen say so.

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ..analysis.budget import unequal, unequal_searches
+from ..analysis.budget import unequal_searches
 from ..analysis.comparison import Comparison, Lost
 from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
@@ -22,7 +22,7 @@ from . import panels, search, sections
 
 BANDS = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
-    "ends. An unfinished run of a comparison has a line of its own. "
+    "ends. An unfinished run of a comparison has a separate line. "
 )
 PARALLEL = (
     "Idealised parallel seconds: the seconds of the slowest client of each round, or the sum if the clients train one "
@@ -70,11 +70,11 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
 
 
 def tuned(comparison: Comparison, tuning: Tuning | None) -> str:
-    """What limits the verdict: unequal budgets, and whether the settings of the methods were searched."""
+    """What limits the verdict: whether the settings of the methods were searched, and with which budgets."""
     lines = [UNTUNED] if untuned(comparison) else []
     if tuning is not None:
         lines += [search.summary(tuning), *unequal_searches(tuning)]
-    return "".join(f"<p class='note'>{escape(line)}</p>" for line in (*unequal(comparison), *lines))
+    return "".join(f"<p class='note'>{escape(line)}</p>" for line in lines)
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from ..analysis.clients import MANY, plain_label
 from ..core.metric import DECILES, TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..pictures.draw import drawn
-from ..pictures.panel import Chart, HeatMap, Line, Panel, band, over_seeds
+from ..pictures.panel_types import Chart, HeatMap, Line, Panel, band, over_seeds
 from .numbers import cut
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ AXES = {
     "uploaded_bytes": "uploaded bytes",
     "parallel_seconds": "idealised parallel seconds",
 }
-#: Names of clients and classes are cut to so many characters.
+#: The most characters of the names of clients and classes.
 NAME = 24
 #: The largest number of points of a curve; a heat map has at most a quarter as many columns.
 MOST = 400
@@ -133,10 +133,13 @@ def drift(groups: Sequence[Group]) -> Section:
         "that were aggregated with it. 1: all clients move in the same direction; 0: their directions are unrelated; "
         "below 0: they oppose each other."
     )
-    panels = [
-        Chart("Norm of the updates", norm, _per_round(groups, "delta_norm"), y="‖Δ_k‖", low=0),
-        Chart("Agreement of the updates", cosine, _per_round(groups, "delta_cosine"), y="cosine", low=-1, high=1),
-    ]
+    norms, cosines = _per_round(groups, "delta_norm"), _per_round(groups, "delta_cosine")
+    panels = [Chart("Norm of the updates", norm, norms, y="‖Δ_k‖", low=0)]
+    most, compared = (max((len(line.x) for line in lines), default=0) for lines in (norms, cosines))
+    if most > compared == 1:
+        alone = "in the others, the clients trained one after the other, or alone"
+        return Section(panels, [f"Only the updates of one round can be compared with each other: {alone}."])
+    panels.append(Chart("Agreement of the updates", cosine, cosines, y="cosine", low=-1, high=1))
     known = any(drawn(panel) for panel in panels)
     return Section(panels, [] if known else ["The updates of the clients are not in the records of these runs."])
 
@@ -249,7 +252,7 @@ def of_methods(groups: Sequence[Group]) -> Section:
             why = "they are not finished, or an earlier release of Arno wrote them"
             notes.append(f"{group.name}: the panels of {missing} of {len(each)} runs were not recorded ({why}).")
     if not any(map(drawn, found)) and not notes:
-        notes.append("None of these methods has panels of its own.")
+        notes.append("None of these methods has panels.")
     return Section(found, notes)
 
 

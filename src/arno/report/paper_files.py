@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..pictures.draw import draw, slug
-from ..pictures.panel import Panel
+from ..pictures.panel_types import Panel
 from . import panels
 
 if TYPE_CHECKING:

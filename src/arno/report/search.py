@@ -1,4 +1,4 @@
-"""The search for settings in tables and pictures: what each method was given, what it found, how much it needs luck."""
+"""The search for settings in tables and pictures: the budget of each method, the settings that it found, its trials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tables import Sheet
 #: The costs of a search and where the record holds them.
 SPENT = {"rounds": "rounds", "steps": "local_steps", "bytes": "uploaded_bytes", "seconds": "seconds"}
 WIDTH, HEIGHT, LEFT, BELOW = 300, 150, 46, 22
-#: So many times the distance between the best score and the best quarter is shown of a score without bounds.
+#: The axis of a score without bounds ends at most this many times as far from the best score as the best quarter.
 FAR = 20
 
 
@@ -153,7 +153,7 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
 
 
 def axis(metric: Metric, scores: Sequence[float]) -> tuple[float, float]:
-    """The ends of the axis of the scores; of a score without bounds, none that lies far beyond the others.
+    """The ends of the axis of the scores; of a score without bounds, scores far beyond the others are left out.
 
     >>> axis(Metric("val_rmse", "RMSE", "less", low=0), [2.0, 1.0, 1.5, 4.0, 1e15])
     (1.0, 11.0)

@@ -8,11 +8,12 @@ from html import escape
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.budget import unequal
 from ..analysis.clients import Column, Overview, Served, overview, plain_label, served
 from ..analysis.order import Order, order
+from ..analysis.other_differences import other_differences
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
-from ..analysis.unlike import unlike
 from ..config.settings import written
 from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
 
@@ -31,7 +32,7 @@ ROWS = 40
 TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 INTERVALS = "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t)."
 HINT = "<p class='hint'>The table is wider than the screen: scroll it →</p>"
-SECONDS = "Wall seconds are those of whole runs on cores that several runs shared: they also depend on what ran beside."
+SECONDS = "Wall seconds are those of whole runs on cores that several runs shared: they also depend on what else ran."
 WINNER = "★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
 
 
@@ -42,8 +43,9 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     places = {name: frame[(frame["setting"] == name) & (frame["seeds"] > 0)] for name in comparison.places}
     lines = [f"<p>{_winner(name, rows, finals, metric)}</p>" for name, rows in places.items() if len(rows) > 1]
     if lines:
-        others = escape(" ".join(apart(comparison)))
+        others = escape(" ".join(other_differences(comparison)))
         lines += [f"<p><strong>Not only the method differs.</strong> {others}</p>"] if others else []
+        lines += [f"<p>{escape(line)}</p>" for line in unequal(comparison)]
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
     found = order(comparison) if frame["seeds"].any() else None
     if found:
@@ -53,21 +55,6 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
         head = "<p><strong>Some runs are not complete.</strong></p>"
         boxes += f"<div class='verdict warn' role='note'>{head}{''.join(odd)}</div>"
     return boxes
-
-
-def apart(comparison: Comparison) -> list[str]:
-    """In what else than their method the compared groups differ: settings, and the local steps that they took."""
-    found = [" ".join(unlike(comparison))] if unlike(comparison) else []
-    frame = comparison.history
-    if "local_steps" not in frame:
-        return found
-    whole = frame.groupby(["label", "seed"])["local_steps"].max().groupby("label").mean()
-    for place in comparison.places:
-        there = {g.name: whole[g.label] for g in comparison.members if g.setting == place and g.label in whole.index}
-        if there and max(there.values()) > 1.05 * min(there.values()):
-            each = ", ".join(f"{name} {steps:,.0f}" for name, steps in there.items())
-            found.append(f"{f'{place}: ' if place else ''}Local steps in all: {each}.")
-    return found
 
 
 def ranks(found: Order) -> str:
@@ -121,7 +108,7 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
 
 
 def problems(comparison: Comparison) -> Iterator[str]:
-    """Runs that diverged, failed, are not finished or dropped clients, and seeds without a run."""
+    """Runs that diverged, failed, dropped clients or are not finished; and seeds without a run."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
             how = "diverged" if lost.diverged else "failed"
@@ -146,8 +133,9 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
         return "<p class='note'>No run has a result.</p>"
     shown = [name for name in (*SCORES, *COSTS) if name in frame and frame[name].notna().any()]
     heads = [_heading(comparison, name) for name in shown]
-    several = len(frame) > 1
+    several, one_run = len(frame) > 1, int(frame["seeds"].sum()) == 1
     heads[1:1] = [""] * several
+    whole = bool((frame["rounds"].dropna() % 1 == 0).all())
     low, high = _ends(frame, "final")
     rows = []
     for place in comparison.places:
@@ -155,18 +143,20 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             rows.append(f"<tr class='place'><th colspan='{len(heads) + 2}' scope='colgroup'>{escape(place)}</th></tr>")
         for _, row in frame[frame["setting"] == place].iterrows():
             name = f"<span class='winner'>{escape(row['name'])} ★</span>" if row["winner"] else escape(row["name"])
-            cells = [_cell(comparison, row, column) for column in shown]
+            cells = [_cell(comparison, row, column, whole) for column in shown]
             drawn = interval(row["final"], row["final_low"], row["final_high"], low, high)
             cells[1:1] = [f"<td>{drawn}</td>"] * several
             lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
-            rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}<td>{row['seeds']}{lost}</td></tr>")
-    return framed(_caption(comparison), ["", *heads, "seeds"], rows) + _differences(comparison)
+            cells += [] if one_run else [f"<td>{row['seeds']}{lost}</td>"]
+            rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}</tr>")
+    heads += [] if one_run else ["seeds"]
+    return framed(_caption(comparison), ["", *heads], rows) + _differences(comparison)
 
 
 def _caption(comparison: Comparison) -> str:
     """What the numbers of the table are."""
     several = max(len(group.runs) for group in comparison.members) > 1
-    alone = "One run." if len(comparison.members) == 1 else "One seed: there are no intervals."
+    alone = "Scores and costs of the run." if len(comparison.members) == 1 else "One seed: there are no intervals."
     lines = [INTERVALS if several else alone]
     if several and len(comparison.members) > len(comparison.places):
         lines.append(WINNER)
@@ -185,11 +175,14 @@ def _heading(comparison: Comparison, column: str) -> str:
     return SCORES[column] or f"{final}{comparison.column(column).label}"
 
 
-def _cell(comparison: Comparison, row: pd.Series[Any], column: str) -> str:
+def _cell(comparison: Comparison, row: pd.Series[Any], column: str, whole: bool) -> str:
+    """whole: all numbers of rounds are whole numbers."""
     small = ""
     if column in COSTS:
         if column == "rounds" and row["reached"] < row["seeds"]:
             small = f"<small>{row['reached']} of {row['seeds']} seeds</small>"
+        if column == "rounds" and whole and isfinite(row[column]):
+            return f"<td>{row[column]:,.0f}{small}</td>"
         return f"<td>{COSTS[column].show(row[column])}{small}</td>"
     metric = comparison.column(column)
     mean, std, low, high = (float(row[f"{column}{end}"]) for end in ("", "_std", "_low", "_high"))
@@ -308,13 +301,20 @@ def configuration(comparison: Comparison) -> str:
                 f"<td class='text'>{escape(written(mine[key])) if key in mine else NONE}</td>"
                 for mine in settings.differing.values()
             )
-            rows.append(f"<tr><th scope='row'><code>{escape(key)}</code></th>{cells}</tr>")
+            rows.append(f"<tr><th scope='row'><code>{_breakable(key)}</code></th>{cells}</tr>")
         out += framed("What differs between the groups, besides the seed.", ["", *settings.differing], rows, "text")
     shared = "".join(
-        f"<dt><code>{escape(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
+        f"<dt><code>{_breakable(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
         for key, value in settings.shared.items()
     )
-    return f"{out}<div class='card'><details><summary>What all runs share</summary><dl>{shared}</dl></details></div>"
+    one_run = sum(len(group.runs) for group in comparison.members) == 1
+    what = "All settings of the run" if one_run else "What all runs share"
+    return f"{out}<div class='card'><details><summary>{what}</summary><dl>{shared}</dl></details></div>"
+
+
+def _breakable(key: str) -> str:
+    """The name of a setting, which may go on in the next line where a word of it ends."""
+    return escape(key).replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def reproduce(comparison: Comparison) -> str:
@@ -337,7 +337,9 @@ def reproduce(comparison: Comparison) -> str:
         )
         for (group, seed, run), manifest in zip(runs, manifests, strict=True)
     )
+    several = len(runs) != 1 or not whole
     single = f"<details><summary>The command of every run</summary><pre><code>{escape(each)}</code></pre></details>"
+    single = single if several else ""
     return f"<div class='card'><dl>{listed}</dl>{command}{single}</div>"
 
 
@@ -348,8 +350,8 @@ def _facts(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
         for name in ("arno", "python", "torch", "numpy", "platform", "cpus", "device")
     }
     engines = [manifest["engine"] for manifest in manifests if "engine" in manifest]
-    equality = [f" ({engine['equality']})" if "equality" in engine else "" for engine in engines]
-    facts["engine"] = ", ".join(dict.fromkeys(f"{e['name']}{how}" for e, how in zip(engines, equality, strict=True)))
+    equality = [f": {engine['equality']}" if "equality" in engine else "" for engine in engines]
+    facts["engine"] = "; ".join(dict.fromkeys(f"{e['name']}{how}" for e, how in zip(engines, equality, strict=True)))
     facts["data"] = ", ".join(dict.fromkeys(str(m["data_fingerprint"]) for m in manifests if "data_fingerprint" in m))
     facts["started"] = min((str(m["started"]) for m in manifests if "started" in m), default="")
     return facts

@@ -12,9 +12,9 @@ from ..analysis import budget
 from ..analysis.clients import Served, overview, plain_label, served
 from ..analysis.comparison import Comparison
 from ..analysis.order import Order, order
+from ..analysis.other_differences import other_differences
 from ..analysis.statistics import student
 from ..analysis.tuning import UNTUNED, untuned
-from ..analysis.unlike import unlike
 from ..core.metric import Metric
 from .numbers import COSTS, NONE, cut, largest, probability, score, spread
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MARK = "★"
-#: A table of clients with so many columns has no standard deviations: it would not fit on a terminal.
+#: A table of clients with this many columns or more has no standard deviations: it would not fit on a terminal.
 WIDE = 5
-#: The names of the rows have at least so much room on a terminal; longer ones are folded.
+#: The least width of the names of rows on a terminal; longer names are wrapped.
 NAME = 24
 TESTS = {"t": "paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 
@@ -57,7 +57,7 @@ def clients_of(comparison: Comparison) -> list[Sheet]:
 
 
 def _overview(comparison: Comparison) -> list[Sheet]:
-    """How the models of each group serve the clients."""
+    """The scores of the models of each group over the clients."""
     rows = {place: overview(comparison, place) for place in comparison.places}
     every = [one for some in rows.values() for one in some]
     if not every:
@@ -192,7 +192,12 @@ def _scores(comparison: Comparison, table: pd.DataFrame) -> Sheet:
     title += f": mean ± standard deviation over {seeds} seeds" if seeds > 1 else ": one seed"
     columns = ["final", "95 % interval", "best by val.", "area"]
     notes = ["best by val.: at the round with the best validation score. area: mean over the rounds."]
-    notes += [*_lost(comparison), *unlike(comparison), *of_global_models(comparison), *budget.unequal(comparison)]
+    notes += [
+        *_lost(comparison),
+        *other_differences(comparison),
+        *of_global_models(comparison),
+        *budget.unequal(comparison),
+    ]
     notes += [UNTUNED] if untuned(comparison) else []
     return Sheet(title, columns, places, [*notes, *_evidence(comparison)])
 

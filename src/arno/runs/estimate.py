@@ -1,7 +1,7 @@
 """How much memory and disk a run needs, before its first round: an estimate from the objects that were built.
 
 When a federation is built, its data and its model exist, and nothing else that is large: client tables grow with the
-rounds, and workers start with the first round. So the memory of this process now, plus what the rounds add, is the need.
+rounds, and workers start with the first round. So a run needs the memory of this process now, plus what the rounds add.
 `benchmarks/plan.py` prints estimates beside measured peaks.
 """
 
@@ -27,7 +27,7 @@ from ..problems.client_tests import ROWS as SCORED
 PROGRAM = 350 * 2**20
 #: What a run loads at its end, for tables and pictures.
 LATER = 80 * 2**20
-#: What a forked worker writes to of the memory of its parent, and what a spawned worker or an actor loads.
+#: Memory of its parent that a forked worker writes to and so copies; memory that a spawned worker or an actor loads.
 FORKED, LOADED = 30 * 2**20, 350 * 2**20
 #: Bytes of a client's row of a round: as Python numbers until the next checkpoint, as a table, on disk.
 ROW, TABLE, STORED = 400, 250, 75
@@ -40,7 +40,7 @@ SELECTED = 48
 LINE, METRIC = 250, 40
 #: Bytes of pictures and other small files of a run.
 PICTURES = 2**20
-#: What is more than this share of the free memory or disk is tight.
+#: A need above this share of the free memory or disk is reported as tight.
 TIGHT = 0.8
 
 
@@ -48,7 +48,7 @@ TIGHT = 0.8
 class Estimate:
     """The needs of a run in bytes.
 
-    engine: which one trains. workers: how many processes train. scorers: how many processes only score. server: of this
+    engine: the engine that trains. workers: how many processes train. scorers: how many processes only score. server: of this
     process. worker: of each other process. shared: in shared memory. mapped: pages of files, which count as memory of
     the process while there is room, and which the system drops when memory is needed. disk: in the run's folder, and in
     its parent with state=disk. cohort, seen: clients in a round and in all rounds. steps: of all clients in a round.
@@ -93,7 +93,7 @@ def estimate(config: dict[str, Any], fed: Federation, first: Work | None = None)
     tables = [value for value in fed.state().values() if isinstance(value, ClientTable)]
     needs = [table.needs(seen, len(first)) for table in tables]
     vector, local = fed.layout.size * fed.w.element_size() * (fed.w.device.type == "cpu"), workers == 0
-    workers = 0 if config["engine"].get("address") else workers  # on a cluster they have memory of their own
+    workers = 0 if config["engine"].get("address") else workers  # workers on a cluster use the memory of other machines
     block = len(first) * vector
     spawned = engine.startswith("ray") or config["engine"].get("start") == "spawn"
     takes = fed.problem.footprint(largest_batch(fed))
@@ -148,7 +148,7 @@ def records_of(config: dict[str, Any], cohort: int, rounds: int) -> int:
 
 
 def process_now(data: int) -> Iterator[Need]:
-    """What this process has taken so far: the data, and the program with the model."""
+    """The memory that this process uses now: the data, and the program with the model."""
     yield Need("data", data)
     yield Need("program and model", max(0, (machine.resident() or PROGRAM + data) - data))
 
@@ -172,7 +172,7 @@ def steps_of(fed: Federation) -> float:
 
 
 def training(fed: Federation, takes: Footprint, engine: str, first: Work) -> Iterator[Need]:
-    """What a process needs that trains clients and scores models."""
+    """The memory of a process that trains clients and scores models."""
     vector, sgd = fed.layout.size * fed.w.element_size(), fed.local.sgd
     yield Need("network, gradient, corrections", vector * (6 + bool(sgd.momentum)))
     if engine == "batched":
@@ -185,7 +185,7 @@ def training(fed: Federation, takes: Footprint, engine: str, first: Work) -> Ite
 
 
 def scoring(vector: int, takes: Footprint) -> Iterator[Need]:
-    """What a process needs that scores models."""
+    """The memory of a process that scores models."""
     yield Need("network", 2 * vector)
     yield Need("a score", takes.scoring)
 
@@ -223,7 +223,7 @@ def disk_needs(config: dict[str, Any], fed: Federation, seen: int, mapped: int) 
 def check(config: dict[str, Any], fed: Federation, out: Path, written: int = 0) -> list[str]:
     """Refuse a run that cannot fit into memory, shared memory or disk; returns lines about what is tight.
 
-    written: bytes that the run has on the disk already. The estimate is of the whole run, so they are room for it.
+    written: bytes that the run has on the disk already. The estimate is for the whole run, so these bytes count as free.
     """
     found = estimate(config, fed)
     for needs, room, where, remedy in rooms(found, out, written):

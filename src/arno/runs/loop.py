@@ -18,7 +18,7 @@ from ..config import settings as configs
 from ..core.contracts import Caller
 from ..core.federation import Federation, Round
 from ..errors import ArnoError, StoppedAtOnce, Unanswered, described, named
-from ..methods.panels import Panel, headlines, messages, panels
+from ..methods.display_api import Panel, headlines, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
 from ..records.folder import COUNTS, RESULTS, RunFolder, environment
@@ -27,7 +27,7 @@ from .progress import Progress
 from .result import RunResult
 from .signals import stop_signals
 
-#: The manifest keeps at most so many names of clients and of classes.
+#: The most names of clients, and of classes, that the manifest keeps.
 NAMES = 10_000
 
 
@@ -37,9 +37,9 @@ class Interrupted(Exception):
 
 @dataclass
 class Totals:
-    """What the run itself carries from round to round.
+    """Totals that a run keeps from round to round.
 
-    best_score: the largest score of a model so far, more being better; −∞ before the first one.
+    best_score: the best score so far, with the sign that makes larger better; −∞ before the first score.
     first: the number of the run's first round; None in checkpoints of release 0.1.
     """
 
@@ -53,14 +53,14 @@ class Totals:
     first: int | None = None
 
     def plain(self) -> bool:
-        """Whether all values are of the kinds that a run writes."""
+        """Whether all values have the types that a run writes."""
         sums = (self.local_steps, self.uploaded_bytes, self.downloaded_bytes, self.seconds, self.best_score)
         kinds = all(isinstance(x, int | float) for x in sums) and type(self.best_round) is int
         return kinds and isinstance(self.best, Tensor) and (self.first is None or type(self.first) is int)
 
 
 class Loop:
-    """A run in progress. notes: what the user must know of the folder in which it continues."""
+    """A run in progress. notes: lines for the user about the folder in which it continues."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Loop:
             raise self.interrupted(f"{at}; continue from the last checkpoint") from None
         except Interrupted:
             raise
-        except Exception as error:
+        except BaseException as error:
             self.reason = str(error) if isinstance(error, ArnoError) else described(error)
             raise
         finally:
@@ -214,11 +214,12 @@ class Loop:
             best, best_round = part.best_model() or (best, best_round)
         checkpoints.write_tensors(folder.path / "final.safetensors", {"w": fed.w})
         checkpoints.write_tensors(folder.path / "best.safetensors", {"w": best})
-        folder.merge_clients()
         own = fed.own_tallies() if self._own is None else self._own
+        report = {name: score for part in fed.parts for name, score in part.final(fed.w).items()}
+        fed.engine.close()  # the workers' memory is free before tables and pictures need theirs
+        folder.merge_clients()
         if own:
             folder.write_client_scores({"round": [fed.t] * fed.n, **fed.problem.own_table(own)})
-        report = {name: score for part in fed.parts for name, score in part.final(fed.w).items()}
         folder.update_manifest(best_round=best_round, **({"report": report} if report else {}))
         self.say(f"{name}: {score:.4f}" for name, score in report.items())
         shown = self.panels()
@@ -232,7 +233,7 @@ class Loop:
             write_panels(shown, folder.path)
 
     def panels(self) -> list[Panel]:
-        """What the parts show of the run; where that fails, the run continues without the panel."""
+        """The panels of the parts; the run continues without the panels of a part that fails."""
         result, shown = RunResult(self.folder.path), list[Panel]()
         for part in self.fed.parts:
             try:

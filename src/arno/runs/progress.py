@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from ..core.metric import TRAIN_LOSS, Metric
 
-SILENCE = 5.0  # after so many seconds without a line, `Lines` prints what happens within a round
+SILENCE = 5.0  # seconds without a line, after which `Lines` prints the progress within a round
 
 
 class Progress(Protocol):
     """A display that is called for every round."""
 
     def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
-        """The run begins (again) after `done` rounds; `metrics` are those that a person follows."""
+        """The run begins (again) after `done` rounds; `metrics` are those that are shown."""
         ...
 
     def round(self, row: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def scored(metrics: Sequence[Metric]) -> Sequence[Metric]:
 
 
 def scores(row: dict[str, Any], metrics: Sequence[Metric]) -> str:
-    """The numbers of a round that a person follows.
+    """The scores of a round that are shown.
 
     >>> scores({"gap": 0.5}, [Metric("gap", "F(w) − F(w*)", "less")])
     'F(w) − F(w*) 0.5000'

@@ -1,6 +1,6 @@
 """Data and networks that a Python program gives as objects.
 
-A configuration holds their fingerprints only. A run that was started with such objects continues where the same objects
+A configuration holds their fingerprints only. A run that was started with such objects continues only if the same objects
 are given again.
 """
 
@@ -33,7 +33,7 @@ def from_python(config: Mapping[str, Any]) -> bool:
 
 
 def again(folder: Path, config: Mapping[str, Any], data: Any, model: Any) -> None:
-    """Take the objects that a stored run needs; refuse other ones than those that it was started with."""
+    """Use the given objects for a stored run; refuse objects other than those with which it was started."""
     found = settings(data, model)
     for group, key in (("data", "fingerprint"), ("model", "network")):
         mine = config[group].get(key) if config[group]["kind"] == "python" else None
@@ -45,7 +45,7 @@ def again(folder: Path, config: Mapping[str, Any], data: Any, model: Any) -> Non
     if lacks:
         objects = {"data": "data=arno.Data(…)", "model": "model=net"}
         were = "were objects" if lacks[0] == "data" else "was an object"
-        rule = f"its {' and its '.join(lacks)} {were} of a Python program, which no file holds"
+        rule = f"its {' and its '.join(lacks)} {were} of a Python program, not in a file"
         same = ", ".join(objects[group] for group in lacks)
         raise ArnoError(f"{folder}", rule, f"continue it in Python with the same: arno.resume({str(folder)!r}, {same})")
 

@@ -71,7 +71,7 @@ def _grid(text: str) -> list[str]:
 
 
 def make(settings: dict[str, Any]) -> Study:
-    """A study from settings, each of its own type."""
+    """A study from settings; each value is converted to the type of its setting."""
     usual = {f.name: f.default for f in fields(Study)}
     out: dict[str, Any] = {}
     for name, value in settings.items():
@@ -129,7 +129,7 @@ def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
 
 
 def _stopped(folder: RunFolder) -> bool:
-    """Whether a simulation in this folder was stopped before its end: there is nothing to lose."""
+    """Whether a simulation in this folder was stopped before its end; then the folder holds no result."""
     try:
         manifest = folder.manifest()
     except Damaged:
@@ -138,7 +138,7 @@ def _stopped(folder: RunFolder) -> bool:
 
 
 def simulate_again(folder: RunFolder, overrides: Sequence[str]) -> RunResult:
-    """Repeat a stored simulation: it takes a moment and has no checkpoints."""
+    """Repeat a stored simulation: it is fast and has no checkpoints."""
     recover_manifest(folder)
     words = shlex.split(folder.manifest().get("command") or "")
     if overrides:
@@ -247,7 +247,7 @@ def save_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
 
 
 def draw_one(s: Simulation, path: Path) -> None:
-    """Gap, distance, and how often each client was picked beside its share."""
+    """Gap, distance, and how often each client was selected beside its share."""
     fig, axes = figure(1, 3, (13, 3.8))
     at = np.unique(np.linspace(0, s.study.epochs - 1, min(s.study.epochs, 2000)).astype(int))
     for axis, curve, label in ((axes[0][0], s.gap, "F(w) − F(w*)"), (axes[0][1], s.distance, "‖w − w*‖")):

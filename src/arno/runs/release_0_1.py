@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import build
-from ..core.part import Part, in_order
+from ..core.method_part import Part, in_order
 from ..errors import ArnoError
 
 #: A part in one of the first roles, listed before a part in one of the second, gives another result than after it.

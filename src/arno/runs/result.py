@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunResult:
-    """A run, read from its folder. Nothing but `problem` and `model` runs code of the method, the data or the network.
+    """A run, read from its folder. Only `problem` and `model` run code of the method, the data or the network.
 
     rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round.
     metrics: the declarations of the scores. final, best: the vector after the last round, and the best one by

@@ -9,7 +9,7 @@ from typing import Any
 from ..config import build
 from ..config import settings as configs
 from ..core.federation import Federation
-from ..core.part import Part
+from ..core.method_part import Part
 from ..core.resources import allocating
 from ..errors import ArnoError, described
 from ..records import checkpoint as checkpoints
@@ -29,7 +29,7 @@ from .progress import Progress, Quiet
 from .result import RunResult
 from .trust import check, named, note, replaced
 
-#: What the user must know when a run continues that did not count all bytes.
+#: The line for the user when a run continues that did not count all bytes before.
 EARLIER_BYTES = "bytes of earlier rounds are those of uploaded models; all that a method sends is counted from round"
 
 __all__ = ["Interrupted", "RunResult", "execute", "resume", "run"]
@@ -77,18 +77,19 @@ def resume(
     allowed: Sequence[str] = (),
     until: int | None = None,
 ) -> RunResult:
-    """Continue a run from its last checkpoint (or the one before it); the result is that of a run never stopped.
+    """Continue a run from its last checkpoint (or the one before it); the result is that of an uninterrupted run.
 
-    data, model: the objects with which the run was started, if it was started with such. Other ones are refused.
+    data, model: the objects with which the run was started, if it was started with objects. Other objects are refused.
     trust: import the user's own files that the run names, although this user has not used them for this run.
-    allowed: such files that may be imported.
+    allowed: the files that may be imported without `trust`.
     until: stop after this round, saved; by default the last one.
     """
     folder = RunFolder.open(Path(path))
     with writing(folder.path, "a run"):
         before, allowed = folder.config(), [*allowed, *named(overrides)]
         refuse_other_config(folder)
-        if "engine" not in before and before.get("problem", {}).get("kind") == "quadratic":  # a run stores its engine
+        problem = dict(configs.flat(before)).get("problem.kind")
+        if "engine" not in before and problem == "quadratic":  # a run stores its engine
             from .quadratic import simulate_again
 
             return simulate_again(folder, overrides)
@@ -97,6 +98,8 @@ def resume(
         before = configs.current(before)
         again(folder.path, before, data, model)
         config = configs.plain(configs.compose(overrides, before))
+        if not trust:  # a stored ${…}, or a key such as track.0, names something only now
+            check(folder.path, config, allowed, replaced(overrides))
         saved = folder.saved()
         if not saved:
             _refuse_changes(before, config)
@@ -112,7 +115,7 @@ def resume(
         if "task" not in loaded.config:
             refuse_order(folder.path, config, parts)
         if config["rounds"] < loaded.round:
-            done = f"{loaded.round} rounds are done, and none is undone"
+            done = f"{loaded.round} rounds are done, and finished rounds stay"
             raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
         verify(folder, loaded)
         notes += recover_manifest(folder)
@@ -151,7 +154,7 @@ def _execute(
 ) -> RunResult:
     """Run or continue a configuration in a folder that this process may write.
 
-    saved: where to continue from. notes: what the user must know of the folder.
+    saved: where to continue from. notes: lines for the user about the folder.
     """
     if new:
         folder.refuse_used()

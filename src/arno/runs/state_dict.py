@@ -23,7 +23,7 @@ from ..limits import regular, room, shortened
 
 #: Keys under which programs store the state dict next to other things, and the number of rounds.
 INSIDE, ROUNDS = ("model_state_dict", "state_dict", "model"), ("round", "epoch")
-#: The most names in a file, and the first torch whose weights-only reader has no known way around it.
+#: The most names in a file, and the first torch whose weights-only reader has no known vulnerability.
 NAMES, SAFE = 100_000, (2, 6)
 REMEDY = "save it with torch.save(model.state_dict(), 'model.pth')"
 
@@ -91,7 +91,7 @@ def _stored(path: Path) -> Mapping[Any, Any]:
         raise ArnoError(f"load = {path}", "it is no archive of torch.save (a pickle is never read)", REMEDY) from error
     except MemoryError:
         raise
-    except Exception as error:  # whatever a hostile file makes torch raise
+    except Exception as error:  # any error that a hostile file can cause
         why = shortened((str(error).splitlines() or [type(error).__name__])[0], 120)
         raise ArnoError(f"load = {path}", f"torch's weights-only reader refuses it ({why})", REMEDY) from error
     if not isinstance(stored, Mapping) or len(stored) > NAMES:

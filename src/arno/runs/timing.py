@@ -18,12 +18,12 @@ from ..core.steps import train
 from ..core.work import Job, Mat, Probe, Result, SubModel, Work
 from ..engines.batched import Batched, groups
 
-#: A client is timed for at most so many steps, and clients for so many seconds.
+#: The most steps for which a client is timed, and the most seconds for all clients.
 STEPS, SECONDS = 8, 1.0
 
 
 def first_work(fed: Federation) -> Work:
-    """The first block of the first round; of a method with a round 0 of its own, without what the method adds."""
+    """The first block of the first round; for a method with an additional round 0, without what the method adds."""
     ids: Any = range(fed.n)
     if fed.t < 0:
         return next(fed.plain_blocks(range(min(fed.cohort, 128)), 0))
@@ -35,7 +35,7 @@ def first_work(fed: Federation) -> Work:
 
 
 class Few:
-    """A learner whose clients train on at most so many batches."""
+    """A learner whose clients train on at most this many batches."""
 
     def __init__(self, learner: Learner, most: int = STEPS) -> None:
         self.learner, self.steps, self.most = learner, 0, most
@@ -56,7 +56,7 @@ def of_whole(probe: Probe | None) -> Probe | None:
 
 
 class Brief(Serial):
-    """Trains the first block of a round, one step per client. began: when it was asked. spent: its seconds."""
+    """Trains the first block of a round, one step per client. began: when training began. spent: its seconds."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -72,7 +72,7 @@ class Brief(Serial):
             yield work, out
 
     def new_learner(self, window: SubModel | None) -> Learner:
-        """One that makes one step."""
+        """A learner that makes one step."""
         return Few(super().new_learner(window), 1)
 
 
@@ -81,7 +81,7 @@ def serving(fed: Federation, cohort: int) -> float:
 
     The federation changes; it is not used any more.
     """
-    if fed.t < 0:  # a round 0 of its own
+    if fed.t < 0:  # an additional round 0
         return 0.0
     kept, seconds = fed.engine, 0.0
     try:

@@ -2,7 +2,7 @@
 
 A run folder names files (`method.target=my_method.py:factory`), trackers and a Ray cluster, which can run code here. The
 author of the folder chose them, so continuing a run uses them only if this user started the run on this machine with
-the same ones. That is noted outside the folder: a digest inside it would prove nothing.
+the same ones. That is noted outside the folder: a digest inside the folder would prove nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def targets(config: Mapping[str, Any]) -> list[str]:
 
 
 def named(overrides: Sequence[str]) -> list[str]:
-    """The same of overrides.
+    """The same for overrides.
 
     >>> named(["rounds=5", "method.target=mine.py:factory"])
     ['mine.py:factory']

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ..config.settings import written
 from ..core.federation import Federation
 from ..errors import ArnoError
@@ -22,24 +24,27 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
     path = find(config["load"])
     what = f"load = {config['load']}"
     if fed.t != 0:
-        raise ArnoError(f"{what} with method={config['method']['kind']}", "it begins with a round of its own", "")
+        raise ArnoError(f"{what} with method={config['method']['kind']}", "it begins with an additional round 0", "")
     if state_dict.is_archive(path):
         w, done = state_dict.read(path, fed.layout)
         refuse_rounds(config["rounds"], done)
         fed.begin_at(w, done)
         return
     saved = checkpoints.load(path)
-    w, mine, theirs = saved.federation["w"], config["model"], saved.config["model"]
+    mine, theirs = config["model"], saved.config.get("model")
+    start: Any = saved.federation.get("w")
+    if not isinstance(start, Tensor) or start.dim() != 1 or not isinstance(theirs, dict) or "kind" not in theirs:
+        raise ArnoError(what, f"{path} holds no model of a run", "give another checkpoint")
     same = all(mine.get(key, value) == value for key, value in theirs.items())  # a setting may be newer than the file
-    if len(w) != len(fed.w) or (not same and "custom" not in (mine["kind"], theirs["kind"])):
+    if len(start) != len(fed.w) or (not same and "custom" not in (mine["kind"], theirs["kind"])):
         raise ArnoError(
-            f"{what} holds {_model(theirs, len(w))}",
+            f"{what} holds {_model(theirs, len(start))}",
             f"this run trains {_model(mine, len(fed.w))}",
             f"set {' '.join(f'model.{k}={written(v)}' if k != 'kind' else f'model={v}' for k, v in theirs.items())} "
             "and the same data",
         )
     refuse_rounds(config["rounds"], saved.round)
-    fed.begin_at(w, saved.round)
+    fed.begin_at(start, saved.round)
 
 
 def refuse_rounds(rounds: int, done: int) -> None:

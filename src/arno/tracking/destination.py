@@ -57,7 +57,13 @@ def _destination(word: str) -> Destination:
     if ":" in name:  # a user's own: file.py:name or module:name
         where, _, attribute = name.rpartition(":")
         short = f"{Path(where).name.removesuffix('.py')}.{attribute}"
-        return Destination(word, short, trackers.get("custom", name)(uri))
+        tracker = trackers.get("custom", name)(uri)
+        lacks = [part for part in ("remote", "open", "send", "finish", "close") if not hasattr(tracker, part)]
+        if lacks:
+            what = f"track = {word} returned an object of type {type(tracker).__name__}"
+            rule = f"it lacks {', '.join(lacks)}, which a tracker has"
+            raise ArnoError(what, rule, "derive its class from arno.tracking.tracker.Tracker")
+        return Destination(word, short, tracker)
     if name not in trackers.names():
         raise unknown("tracker", name, trackers.names())
     for package in trackers.info(name)["needs"]:

@@ -11,7 +11,7 @@ from ..errors import ArnoError
 from ..records import metrics
 from ..records.damage import damaged
 from ..records.folder import RunFolder
-from ..records.lock import writing
+from ..records.lock import refuse_links, writing
 from .destination import Destination, single
 from .tracker import Record
 
@@ -29,6 +29,7 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
     Returns how many rounds were sent. While the run continues, a tracker that fails is tried again without end; after
     that, a tracker that does not answer for `patience` seconds raises ArnoError.
     """
+    refuse_links(path)
     sender, parent = Sender(path, single(to)), os.getppid()
     answered, pause = time.monotonic(), LOOK
     lock = sender.destination.file(path, "lock")

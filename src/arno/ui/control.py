@@ -19,6 +19,8 @@ from ..runs.trust import check
 
 #: The last names of settings that can run code which is not part of Arno.
 CODE = ("target", "track", "address")
+#: Options of `arno compare` and `arno tune`; none of them names a file.
+OPTIONS = ("--trials", "--search-seeds", "--no-pruning", "--jobs", "--tuned", "--retry")
 
 
 class Control:
@@ -94,7 +96,8 @@ def same_command(path: Path) -> list[str]:
         raise ArnoError(f"{path}", "its command is not known", "continue it as you started it")
     settings = [(word.partition("=")[0].strip().lstrip("+"), word.partition("=")[2]) for word in words]
     for key, value in settings:
-        if key.startswith("-") or key.split(".")[-1] in CODE or "custom" in value or "python" in value:
+        file = (key.startswith("-") and key not in OPTIONS) or key.split(".")[-1] in CODE
+        if file or "custom" in value or "python" in value:
             raise ArnoError(f"{path}", f"its command has {key}={value}, which may run code", remedy)
     places = [value for key, value in settings if key == "out"]
     if len(places) != 1 or Path(places[0]).resolve() != path.resolve():

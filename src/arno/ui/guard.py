@@ -7,7 +7,7 @@ A page of another site can make a browser send requests to this machine. It has 
 from __future__ import annotations
 
 import socket
-from secrets import compare_digest
+from secrets import compare_digest, token_urlsafe
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -50,6 +50,12 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, hosts: set[str], cookie: str) -> None:
         self.app, self.token, self.hosts, self.cookie = app, token, hosts, cookie
+        self._ticket = ""
+
+    def ticket(self) -> str:
+        """A token that opens the page once. All users of the machine can read the command line of the browser."""
+        self._ticket = token_urlsafe(24)
+        return self._ticket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -76,7 +82,12 @@ class Guard:
             return PlainTextResponse("this server has another name", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         linked = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if scope["path"] == "/" and scope["method"] == "GET" and not origins and self._same(given):
+        if (
+            scope["path"] == "/"
+            and scope["method"] == "GET"
+            and not origins
+            and (self._same(given) or self._spent(given))
+        ):
             return self._first(linked)
         if linked or any(origin != f"http://{hosts[0]}" for origin in origins):
             return PlainTextResponse("another site may not ask", 403)
@@ -95,6 +106,13 @@ class Guard:
         answer = HTMLResponse(ONWARD) if linked else RedirectResponse("/", 303)
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
         return answer
+
+    def _spent(self, given: str) -> bool:
+        """Whether this is the ticket; it is used up then."""
+        if not self._ticket or not compare_digest(given.encode(), self._ticket.encode()):
+            return False
+        self._ticket = ""
+        return True
 
     def _same(self, given: str) -> bool:
         return compare_digest(given.encode(), self.token.encode())

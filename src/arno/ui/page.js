@@ -26,15 +26,17 @@ function say(text, bad = false) {
 
 function span(seconds) {
   if (seconds === null) return "–";
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  if (seconds < 60) return `${seconds < 0.1 ? Number(seconds.toPrecision(1)) : seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   const [d, h, m] = [seconds / 86400, (seconds % 86400) / 3600, (seconds % 3600) / 60].map(Math.floor);
   return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : `${m} min ${Math.floor(seconds % 60)} s`;
 }
 
-const when = (started) => (started === null ? "–" : new Date(started * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }));
+const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
+const when = (started) => (started === null ? "–" : clock.format(started * 1000));
 const state = (entry) => (entry.status === "stopped" && entry.why === "killed" ? "stopped: killed" : entry.status);
 const left = (entry) => (entry.status === "running" && entry.kind === "run" && entry.round && entry.pace ? entry.pace * (entry.rounds - entry.round) : null);
-const of = (entry) => (!entry.rounds ? "–" : `${entry.round}/${entry.rounds}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`);
+const count = new Intl.NumberFormat("en").format;
+const of = (entry) => (!entry.rounds ? "–" : `${count(entry.round)}/${count(entry.rounds)}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`);
 const score = (entry) => (entry.score === null ? "–" : entry.shown);
 const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.better === "less" ? " ↓" : ""}${entry.best ? `, ${entry.best}` : ""}`);
 
@@ -44,11 +46,11 @@ const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.bet
 function line(entry) {
   const row = document.createElement("tr");
   row.setAttribute("role", "row");
-  const name = add(row, "th", { scope: "row", role: "rowheader", class: "name" });
   const cell = (kind, text) => add(row, "td", { role: "cell", class: kind }, text);
+  const box = add(cell("tick"), "input", { type: "checkbox", "aria-label": `compare ${entry.name}` });
+  const name = add(row, "th", { scope: "row", role: "rowheader", class: "name" });
   add(name, "a", { href: `#${query([entry.name])}` }, entry.name);
   for (const tag of entry.tags) add(name, "span", { class: "tag" }, `#${tag}`);
-  const box = add(cell("tick"), "input", { type: "checkbox", "aria-label": `compare ${entry.name}` });
   box.checked = list.ticked.has(entry.name);
   box.disabled = entry.kind !== "run" || entry.status === "damaged";
   box.addEventListener("change", () => {
@@ -82,6 +84,12 @@ function lines() {
   hints();
 }
 
+function counted({ entries, all, folded }, running) {
+  const shown = entries.length < all ? `${count(entries.length)} of ${count(all)} shown` : `${count(all)} shown`;
+  const inside = folded ? `; ${count(folded)} more are part of comparisons and searches` : "";
+  return `${shown}${running ? `, ${count(running)} running` : ""}${inside}`;
+}
+
 async function find() {
   const asked = new URLSearchParams({ words: at("words").value, sort: at("sort").value });
   if (at("cells").checked) asked.set("cells", "");
@@ -91,7 +99,7 @@ async function find() {
     at("folder").textContent = found.folder;
     const running = found.entries.filter((entry) => entry.status === "running").length;
     const none = found.all ? "No run fulfils the conditions." : "There are no runs in this folder yet. A run that is started here is shown as soon as it begins.";
-    at("count").textContent = found.entries.length ? `${found.entries.length} of ${found.all} shown${running ? `, ${running} running` : ""}` : none;
+    at("count").textContent = found.entries.length ? counted(found, running) : none;
     at("found").hidden = !found.entries.length;
     if (at("live").className) say("");
     lines();
@@ -276,31 +284,7 @@ function button(host, text, act, entry) {
   });
 }
 
-function choice(host, name, title, options) {
-  if (Object.keys(options).length < 2) return;
-  const set = add(host, "fieldset");
-  add(set, "legend", {}, title);
-  for (const [value, text] of Object.entries(options)) {
-    const label = add(set, "label"), input = add(label, "input", { type: "radio", name, value });
-    input.checked = String(open[name]) === value;
-    add(label, "span", {}, text);
-    input.addEventListener("change", () => {
-      open[name] = name === "place" ? Number(value) : value;
-      name === "place" ? page() : curve();
-    });
-  }
-}
-
-function chosen() {
-  const { curves } = open.view.places[open.place], { metric, axis } = open;
-  const lines = curves.lines.filter((line) => line.y[metric] && line.x[axis]).map((line) => {
-    const score = line.y[metric], kept = score.y.flatMap((y, j) => (y === null || line.x[axis][j] === null ? [] : [j]));
-    const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
-    return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
-  });
-  const about = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
-  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y: about.label, log: about.log, low: about.low, high: about.high };
-}
+const chosen = () => scoreOver(open.view.places[open.place].curves, open);
 
 function curve() {
   const figure = chart.figures.find((one) => one.large);
@@ -344,10 +328,10 @@ function page() {
 }
 
 function warnings(view) {
-  for (const [head, texts] of [["Not only the method differs.", view.apart], ["Some runs are not complete.", view.problems]]) {
+  for (const [head, texts] of [["Not only the method differs.", view.apart], ["", view.budgets], ["Some runs are not complete.", view.problems]]) {
     if (!texts.length) continue;
-    const box = add(at("one"), "div", { class: "verdict warn", role: "note" });
-    add(add(box, "p"), "strong", {}, head);
+    const box = add(at("one"), "div", { class: head ? "verdict warn" : "verdict", role: "note" });
+    if (head) add(add(box, "p"), "strong", {}, head);
     for (const text of texts) add(box, "p", {}, text);
   }
 }
@@ -357,10 +341,10 @@ function drawn(view, place) {
   const { metrics, axes } = place.curves;
   if (!(open.metric in metrics)) open.metric = Object.keys(metrics)[0];
   if (!(open.axis in axes)) open.axis = "round";
-  choice(switches, "place", "Setting", Object.fromEntries(view.places.map((p, i) => [i, p.name])));
-  choice(switches, "metric", "Score", Object.fromEntries(Object.entries(metrics).map(([name, m]) => [name, m.label])));
-  choice(switches, "axis", "over", axes);
-  choice(switches, "part", "Show", { 1: "all rounds", 0.5: "last half", 0.1: "last tenth" });
+  choice(switches, open, "place", "Setting", Object.fromEntries(view.places.map((p, i) => [i, p.name])), page);
+  choice(switches, open, "metric", "Score", Object.fromEntries(Object.entries(metrics).map(([name, m]) => [name, m.label])), curve);
+  choice(switches, open, "axis", "over", axes, curve);
+  choice(switches, open, "part", "Show", { 1: "all rounds", 0.5: "last half", 0.1: "last tenth" }, curve);
   show(curves, chosen(), true).part = Number(open.part);
   for (const [id, title] of [["methods", "What the method shows"], ["clients", "Clients"], ["drift", "Drift"]]) {
     if (!place.panels[id]?.length) continue;
@@ -371,12 +355,15 @@ function drawn(view, place) {
 }
 
 function about(view) {
-  const host = section("about", "Settings and messages"), card = add(host, "div", { class: "card sheet" }), facts = add(card, "dl");
-  for (const [name, value] of [...view.scores, ...Object.entries(view.settings), ...Object.entries(view.about)]) {
-    add(facts, "dt", {}, name);
-    add(facts, "dd", {}, value);
+  const host = section("about", "Settings and messages"), card = add(host, "div", { class: "card" });
+  const facts = [...view.scores, ...Object.entries(view.settings), ...Object.entries(view.about)];
+  const listed = facts.length ? add(card, "dl") : null;
+  for (const [name, value] of facts) {
+    add(listed, "dt", {}, name);
+    add(listed, "dd", {}, value);
   }
   if (view.command) add(add(card, "pre"), "code", {}, view.command);
+  if (!view.log.length && view.entries[0].kind !== "run") return;
   add(host, "h3", {}, "Log");
   add(host, "pre", { id: "log", class: "log", tabindex: "0", "aria-label": "Log of the run" });
   logged(view.log);

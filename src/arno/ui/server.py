@@ -32,6 +32,7 @@ from ..report.html import write_report
 from . import views
 from .control import Control
 from .guard import HEADERS, Guard, own_names
+from .patience import Patient
 from .watcher import PAUSE, SHARE, Watcher, public
 
 #: What a report may do: its own script, in a place of its own, from which it cannot reach this server.
@@ -100,7 +101,10 @@ class View:
             entries = self.watcher.look(fresh=True)
             chosen = ordered(select(entries, parse(words), self.watcher.catalogue.folder, cells), key, reverse)
             where = str(self.watcher.catalogue.folder.resolve())
-            return {"folder": where, "all": len(entries), "entries": [short(entry) for entry in chosen]}
+            inside = [entry for entry in entries.values() if entry.part_of not in ("", ".")]
+            folded = 0 if cells or any(entry in inside for entry in chosen[:1]) else len(inside)
+            listed = [short(entry) for entry in chosen]
+            return {"folder": where, "all": len(entries) - folded, "folded": folded, "entries": listed}
 
         answer = await answered(found)
         self._list_sent.set()
@@ -117,7 +121,7 @@ class View:
                 return {"error": said(error)}
             return {**shown, "entries": [short(entry) for entry in entries]}
 
-        return await answered(found, refused=422)
+        return await answered(found)
 
     def named(self, request: Request) -> tuple[list[str], list[Entry]]:
         """The runs that a request names; refused if there is no such run in the folder."""
@@ -238,16 +242,17 @@ def steady(work: Callable[[], Any], entries: Sequence[Entry]) -> Any:
     return work()
 
 
-async def answered(work: Callable[[], Any], refused: int = 200) -> Response:
-    """The result of some work in a thread, or the one line of its error with the status `refused`.
+async def answered(work: Callable[[], Any]) -> Response:
+    """The result of some work in a thread, or the one line of its error.
 
-    The answer to a wrong condition is as good as any other: with a status of its own, browsers complain on the console.
+    The answer to a wrong condition, or about a run that was just removed, is as good as any other: with a status of its
+    own, browsers complain on the console.
     """
     try:
-        found, status = await run_in_threadpool(work), 200
+        found = await run_in_threadpool(work)
     except (ArnoError, OSError) as error:
-        found, status = {"error": str(error)}, refused
-    return Response(json.dumps(found), status, media_type="application/json")
+        found = {"error": str(error)}
+    return Response(json.dumps(found), media_type="application/json")
 
 
 def said(error: Exception) -> str:
@@ -276,12 +281,11 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 0, browser: bool = 
     port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
     app = application(folder, token, own_names(host, port), f"arno-{port}")
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, f"[{host}]" if ":" in host else host)
-    address = f"http://{name}:{port}/?token={token}"
-    print(f"{address}\nCtrl-C ends the view; runs go on.", flush=True)
+    address = f"http://{name}:{port}/?token="
+    print(f"{address}{token}\nCtrl-C ends the view; runs go on.", flush=True)
     if browser:
-        threading.Timer(0.3, webbrowser.open, [address]).start()
-    config = uvicorn.Config(
-        app, log_level="error", ws="none", timeout_graceful_shutdown=1, server_header=False, lifespan="off"
-    )
+        threading.Timer(0.3, webbrowser.open, [address + app.ticket()]).start()
+    quiet = {"log_level": "error", "server_header": False, "lifespan": "off", "ws": "none"}
+    config = uvicorn.Config(app, http=Patient, timeout_graceful_shutdown=1, **quiet)  # type: ignore[arg-type]
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import ceil, floor, isnan, log10
 from pathlib import Path
 from typing import Any
 
+from ..analysis.budget import unequal
 from ..analysis.comparison import Comparison, Group
 from ..analysis.details import details
 from ..analysis.entry import Entry
 from ..analysis.names import flattened, names
+from ..analysis.other_differences import other_differences
 from ..analysis.tuning import Tuned, Tuning
+from ..core.metric import Metric
 from ..errors import ArnoError
 from ..limits import inside
 from ..report import panels, search
 from ..report.html import as_data, place, plain, scored
-from ..report.sections import apart, problems
+from ..report.sections import problems
 from ..report.tables import Sheet, sheets
 from ..runs.result import RunResult
 
 #: The largest number of clients in a table, and of classes in a label mix.
 CLIENTS, CLASSES = 200, 3
+#: A number that is no score.
+NUMBER = Metric("number", "number")
 
 
 def compared(paths: Sequence[Path], entries: Sequence[Entry]) -> Comparison:
@@ -36,7 +41,8 @@ def compared(paths: Sequence[Path], entries: Sequence[Entry]) -> Comparison:
     runs = [RunResult(path) for path in paths]
     flat = [flattened(run.config) for run in runs]
     members: dict[tuple[str, str], Group] = {}
-    for run, config, entry, (name, setting) in zip(runs, flat, entries, names(flat), strict=True):
+    named = names(flat, [entry.name for entry in entries])
+    for run, config, entry, (name, setting) in zip(runs, flat, entries, named, strict=True):
         seed = config.get("seed") or 0
         if (name, setting) in members and seed in members[name, setting].runs:  # the same run twice
             name = f"{name}, {entry.name}"
@@ -81,7 +87,8 @@ def view(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
     whole |= {"search": [sheet_data(search.sheet(tuning))] if tuning else []}
     whole |= {"trials": plain(trials(tuning)) if tuning else []}
     if not any(run.rows for group in found.members for run in group.begun):
-        return whole | {"names": [], "metric": "", "places": [], "sheets": [], "apart": [], "problems": []}
+        lists = ("names", "places", "sheets", "apart", "budgets", "problems")
+        return whole | {"metric": "", **{name: [] for name in lists}}
     found = scored(found)
     several = len(found.members) > 1
     runs = [run for group in found.members for run in group.runs.values()]
@@ -93,7 +100,8 @@ def view(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
         "metric": found.metric,
         "places": plain([place(found, name) for name in found.places]),
         "sheets": [sheet_data(sheet) for sheet in tables if any(sheet.places.values())],
-        "apart": apart(found) if several else [],
+        "apart": other_differences(found) if several else [],
+        "budgets": unequal(found) if several else [],
         "problems": list(problems(found)) if several else [],
     }
 
@@ -120,28 +128,62 @@ def clients_of(run: RunResult) -> Sheet:
         about["samples"] = int(row["samples"])
         about |= {kind: float(row[m.name]) for kind, m in (("own", own), ("personal", personal)) if m is not None}
     _mix(run, rows)
-    called = (run.folder.manifest().get("clients") or []) if (run.path / "manifest.json").exists() else []
     sign = own.sign if own else 1
     worst = sorted(rows, key=lambda c: (sign * rows[c].get("own", float("inf")), -rows[c].get("drift", 0.0)))
     columns = {"samples": "samples", "mix": "largest classes", "own": own.label if own else ""}
     columns |= {"personal": personal.label if personal else "", "loss": "training loss", "drift": "drift ‖Δ‖"}
     columns |= {"agreement": "agreement", "rounds": "rounds"}
     columns = {key: label for key, label in columns.items() if any(key in row for row in rows.values())}
-    table = [
-        [
-            called[int(c)] if c.isdecimal() and int(c) < len(called) else c,
-            *(_shown(rows[c].get(key)) for key in columns),
-        ]
-        for c in worst[:CLIENTS]
-    ]
-    order = "the worst served" if own else "the largest drift"
-    some = f"{order} of {len(rows):,} first, {CLIENTS} are shown" if len(rows) > CLIENTS else f"{order} first"
-    notes = ["drift: mean norm of the client's updates. agreement: mean cosine to the other updates of its round."]
-    drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="") if rows else ""
-    if drifting and own:
-        names_of = [called[int(c)] if c.isdecimal() and int(c) < len(called) else c for c in (worst[0], drifting)]
-        notes.insert(0, f"Served worst: client {names_of[0]}. Drifts most: client {names_of[1]}.")
-    return Sheet(f"Clients, {some}", list(columns.values()), {"": table}, notes)
+    called, few = _called(run), {client: rows[client] for client in worst[:CLIENTS]}
+    shown = {key: _texts(key, few, {"own": own, "personal": personal}.get(key)) for key in columns}
+    table = [[called.get(client, client), *(shown[key][client] for key in columns)] for client in few]
+    order = "the worst served first" if own else "the largest drift first" if "drift" in columns else ""
+    some = f"{CLIENTS} of {len(rows):,}" if len(rows) > CLIENTS else ""
+    title = ", ".join(filter(None, ("Clients", some, order)))
+    return Sheet(title, list(columns.values()), {"": table}, _about_clients(worst, rows, called))
+
+
+def _about_clients(worst: Sequence[str], rows: Mapping[str, Mapping[str, Any]], called: Mapping[str, str]) -> list[str]:
+    """Who is served worst, who drifts most, and what the columns are."""
+    notes = []
+    drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="")
+    known = bool(rows) and "drift" in rows[drifting]
+    if worst and "own" in rows[worst[0]]:
+        most = f" Drifts most: client {called.get(drifting, drifting)}." if known else ""
+        notes.append(f"Served worst: client {called.get(worst[0], worst[0])}.{most}")
+    else:
+        notes.append(
+            "Who is served badly is known after the last round, if clients keep test samples (data.client_test)."
+        )
+    if known:
+        notes.append(
+            "drift: mean norm of the client's updates. agreement: mean cosine to the other updates of its round."
+        )
+    return notes
+
+
+def _called(run: RunResult) -> dict[str, str]:
+    """The names of the clients by their numbers."""
+    named = (run.folder.manifest().get("clients") or []) if (run.path / "manifest.json").exists() else []
+    return {str(number): name for number, name in enumerate(named)}
+
+
+def _texts(key: str, rows: Mapping[str, Mapping[str, Any]], metric: Metric | None) -> dict[str, str]:
+    """A column as texts, by client; its numbers have as many digits after the point as its largest one needs.
+
+    >>> _texts("loss", {"a": {"loss": 12.5}, "b": {"loss": 0.125}, "c": {}}, None)
+    {'a': '12.500', 'b': '0.125', 'c': '–'}
+    """
+    values = {client: row.get(key) for client, row in rows.items()}
+    numbers = [abs(value) for value in values.values() if isinstance(value, float) and not isnan(value)]
+    scale, metric = max(numbers, default=0.0) if metric is None else None, metric or NUMBER
+    texts = {}
+    for client, value in values.items():
+        if isinstance(value, float):
+            texts[client] = metric.show(value, scale)
+        else:
+            texts[client] = "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return texts
 
 
 def _mix(run: RunResult, rows: dict[str, dict[str, Any]]) -> None:
@@ -156,12 +198,6 @@ def _mix(run: RunResult, rows: dict[str, dict[str, Any]]) -> None:
         about = rows.setdefault(str(client), {})
         about.setdefault("samples", total)
         about["mix"] = ", ".join(f"{classes[c] if c < len(classes) else c}: {held[c] / total:.0%}" for c in top)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return "–" if isnan(value) else f"{value:.4g}"
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def trials(tuning: Tuning) -> list[dict[str, Any]]:

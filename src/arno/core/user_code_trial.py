@@ -1,4 +1,4 @@
-"""A trial of the user's code in a process of its own, before this process runs the same code."""
+"""A trial of the user's code in a separate process, before this process runs the same code."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import torch
 
 from ..errors import ArnoError
 
-#: A trial may take at least so many seconds: a short `engine.timeout` must not refuse a network on a busy machine.
+#: The least time limit of a trial in seconds: a short `engine.timeout` must not refuse a network on a busy machine.
 LEAST = 10.0
 #: The option of Linux's `prctl` that names the signal for a process whose parent has ended.
 PR_SET_PDEATHSIG = 1
 
 
-def rehearse(act: Callable[[], object], name: str, timeout: float) -> None:
+def try_user_code(act: Callable[[], object], name: str, timeout: float) -> None:
     """Call `act` in a fork of this process; refuse code that ends the process, or that takes too long.
 
-    An exception is no reason to refuse: this process meets it again and handles it. name: of what is tried, for the
-    error. timeout: seconds; 0: no limit. On systems other than Linux nothing is tried.
+    An exception is not refused here: it occurs again in this process, which handles it. name: what is tried, for the
+    error. timeout: seconds; 0: no limit. On other systems than Linux there is no trial.
     """
     if sys.platform != "linux":
         return

@@ -1,4 +1,7 @@
-"""What a method shows: panels (pictures as data) and messages (lines of text), defined beside the part in its file.
+"""The functions with which the file of a method registers what its part displays.
+
+A part displays panels (pictures as data) and messages (lines of text). They stand beside the part, in the file of its
+method:
 
     @panels.register
     def _(part: MyPart, run: Records) -> list[Panel]:
@@ -13,12 +16,12 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..pictures.panel import Chart, HeatMap, Line, Panel, band, curves_of, from_json, over_seeds, points, to_json
+from ..pictures.panel_types import Chart, HeatMap, Line, Panel, band, curves_of, from_json, over_seeds, points, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..core.part import Part
+    from ..core.method_part import Part
 
 __all__ = ["Chart", "HeatMap", "Line", "Panel", "Records", "band", "curves_of", "from_json", "headlines", "messages"]
 __all__ += ["over_seeds", "panels", "points", "to_json"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..tasks.task import Task
 from .kernel import Autograd
+from .products import turned_product
 from .program import Into, Program, from_stream
 from .record import Graph, NotRecorded, draws_put_back, record
 from .state import hooked, state
@@ -65,7 +66,7 @@ class IntoBuffer(Into):
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
         """Write the gradients of a linear layer into the buffer."""
-        torch.mm(delta.t(), x, out=self.views[weight])
+        turned_product(delta, x, self.views[weight])
         if bias is not None:
             torch.sum(delta, 0, out=self.views[bias])
 

@@ -1,4 +1,4 @@
-"""Rules of operations that compare, pick or normalise numbers; see `rules.py` for what a rule is."""
+"""Rules of operations that compare, pick or normalise numbers; see `gradient_rules.py` for what a rule is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gradient_rules import Arithmetic, Deltas, Reduce, Rule, aligned, reduced
 from .record import NotRecorded
-from .rules import Arithmetic, Deltas, Reduce, Rule, aligned, reduced
 
 COMPARISONS: dict[str, Callable[..., Tensor]] = {
     "gt": torch.gt, "ge": torch.ge, "lt": torch.lt, "le": torch.le, "eq": torch.eq, "ne": torch.ne,

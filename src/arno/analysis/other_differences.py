@@ -1,4 +1,4 @@
-"""In what else than their method the groups of a comparison differ."""
+"""Differences between the groups of a comparison besides the method."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .comparison import Comparison
 from .tuning import search_of
 
 
-def unlike(comparison: Comparison) -> list[str]:
+def other_differences(comparison: Comparison) -> list[str]:
     """Settings in which a method differs from the first one: their effect is not an effect of the method.
 
     Searched settings are not named: the search of each method chose them.

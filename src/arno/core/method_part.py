@@ -1,4 +1,4 @@
-"""A part is one orthogonal ingredient of a method; it overrides only what its paper changes."""
+"""A part is one independent component of a method; it overrides only the moments that its paper changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Client ids: all clients are a `range`, so that a million clients cost nothing until some are chosen.
 Ids = Sequence[int] | Tensor
 
-#: What a part can do, in the order in which parts act. A method has room for one part in each role, except `loss`.
+#: The roles of parts, in the order in which parts act. A method can have one part in each role, except `loss`.
 ROLES = {
     "select": "selects the clients of a round",
     "order": "sets the order in which clients train",
@@ -29,11 +29,11 @@ ROLES = {
     "criterion": "replaces the loss of the task",
     "loss": "adds a term to the clients' loss",
     "step": "changes the local step",
-    "control": "corrects the clients' gradients with controls of its own",
+    "control": "corrects the clients' gradients with control vectors",
     "mean": "decides how the clients' updates are averaged",
     "server": "is the server's optimiser",
     "rate": "scales the server's step",
-    "personal": "gives every client a model of its own",
+    "personal": "gives every client a personal model",
 }
 #: Roles that several parts of one method may have.
 SHARED = frozenset({"loss"})
@@ -43,25 +43,25 @@ SHARED = frozenset({"loss"})
 RENAMED = {
     "done": "called `stop`",
     "close": "called `final` and takes the last model",
-    "lines": "a function beside the part, registered with `arno.methods.panels.messages`",
-    "panels": "a function beside the part, registered with `arno.methods.panels.panels`",
-    "draw": "a panel: a function beside the part, registered with `arno.methods.panels.panels`",
+    "lines": "a function beside the part, registered with `arno.methods.display_api.messages`",
+    "panels": "a function beside the part, registered with `arno.methods.display_api.panels`",
+    "draw": "a panel: a function beside the part, registered with `arno.methods.display_api.panels`",
 }
 
 
 class Part:
     """The moments of a round in which a method may act. By default all of them do nothing, which is FedAvg.
 
-    A part is a dataclass: its fields are its settings. Whatever it sets in `start` is its state: tensors, client
+    A part is a dataclass: its fields are its settings. Everything that it sets in `start` is its state: tensors, client
     tables and plain numbers, saved in every checkpoint. Names that begin with an underscore are derived from the
     settings and not saved.
 
     roles: what it does, names from `ROLES`. They order the parts of a method, so the order in which a user lists them
         changes nothing.
-    first_round: −1 for a method with a round 0 of its own before the usual rounds.
+    first_round: −1 for a method that has an additional round 0 before the usual rounds.
     sequential: whether its `train` trains one client after the other.
     vectors: how many vectors of parameters go to each client, and come from it, beside the model.
-    drops: whether it can do without a client of the cohort whose training failed (`on_client_error=drop`).
+    drops: whether the round can continue without a client whose training failed (`on_client_error=drop`).
     """
 
     roles: ClassVar[frozenset[str]] = frozenset()
@@ -77,7 +77,7 @@ class Part:
                 raise ArnoError(f"{cls.__name__}.{name}", f"since release 0.2 it is {now}", "see docs/methods.md")
 
     def start(self, fed: Federation) -> None:
-        """Before the first round: make the state, look at the other parts, refuse what cannot work."""
+        """Before the first round: create the state, check the other parts, refuse what cannot work."""
 
     def cohort(self, n: int) -> int:
         """The largest number of different clients, of n, that can take part in a round."""
@@ -91,11 +91,11 @@ class Part:
         """The cohort is known and nothing has been sent yet."""
 
     def send(self, work: Work) -> Work:
-        """Change what a block of clients is asked to do."""
+        """Change the work of a block of clients."""
         return work
 
     def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """Train the cohort; a part with the role `order` decides who trains when. By default all train in parallel."""
+        """Train the cohort; a part with the role `order` decides the order. By default all train in parallel."""
         return engine.train(works)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
@@ -106,11 +106,11 @@ class Part:
         return v
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """The whole cohort is in: `v` becomes the direction of the server's step."""
+        """All blocks have come back: change `v` into the direction of the server's step."""
         return v
 
     def score(self, w: Vec, t: int) -> None:
-        """The server has stepped to `w` in round t: score the new model, where the paper does."""
+        """After the server's step to `w` in round t: score the new model, if the paper does so."""
 
     def record(self) -> dict[str, float]:
         """Numbers for the record of this round."""
@@ -137,7 +137,7 @@ class Part:
         return [0] * len(out.loss)
 
     def personal(self, clients: Tensor) -> Mat:
-        """The models that these clients would use; a part with the role `personal` is asked."""
+        """The models that these clients would use; called only for a part with the role `personal`."""
         raise NotImplementedError
 
     def final(self, w: Vec) -> dict[str, float]:
@@ -165,8 +165,8 @@ CHAINED = ("select", "send", "receive", "finish")
 def in_order(parts: Sequence[Part]) -> list[Part]:
     """The parts of a method in the order of their roles, whatever the order in which they were listed.
 
-    A part with several roles acts at the place of its first one. Refused are two parts of one kind, two parts in a role
-    that has room for one, and parts whose order would matter and does not follow from their roles.
+    A part with several roles acts at the place of its first role. Refused: two parts of the same class, two parts in a
+    role that allows one, and parts whose order matters and does not follow from their roles.
     """
     ordered = sorted(parts, key=lambda part: (_place(part), type(part).__module__, type(part).__qualname__))
     for one, other in combinations(ordered, 2):
@@ -175,7 +175,7 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
 
 
 def like(part: Part, moment: str, found: Vec, v: Vec) -> Vec:
-    """`found`, which a moment of a part returned, if it is a vector like `v`."""
+    """`found`, which a moment of a part returned; refused if it is not a vector like `v`."""
     if isinstance(found, Tensor) and found.shape == v.shape:
         return found
     what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
@@ -187,7 +187,7 @@ def like(part: Part, moment: str, found: Vec, v: Vec) -> Vec:
 
 
 def numbers(part: Part) -> dict[str, float]:
-    """What a part records, if it is numbers by name."""
+    """What a part records; refused if it is not numbers by name."""
     found = part.record()
     for name, value in found.items():
         if not isinstance(value, int | float):
@@ -210,10 +210,12 @@ def _refuse_conflict(one: Part, other: Part) -> None:
     if type(one) is type(other):
         raise ArnoError(names, "a method can hold a part once", "leave one of them out")
     for role in sorted((one.roles & other.roles) - SHARED):
-        raise ArnoError(names, f"each {ROLES[role]}, and a method has room for one", "leave one of them out")
+        raise ArnoError(names, f"each {ROLES[role]}, and a method can have one such part", "leave one of them out")
     unnamed = [part for part in (one, other) if not part.roles]
     both = [moment for moment in CHAINED if _acts(one, moment) and _acts(other, moment)]
-    if "select" in one.roles | other.roles:  # the selection of clients acts first, and others choose among what it left
+    if (
+        "select" in one.roles | other.roles
+    ):  # the selection of clients acts first, and other parts choose among the clients that it left
         both = [moment for moment in both if moment != "select"]
     if unnamed and both:
         raise ArnoError(

@@ -61,7 +61,7 @@ class Rule(ABC):
 
     def whole(self, shape: Sequence[int], like: Tensor) -> tuple[int, ...]:
         """A shape, with the axis of models of `like` before it."""
-        return (len(like), *shape) if self.lead else tuple(shape)
+        return (like.shape[0], *shape) if self.lead else tuple(shape)
 
 
 def reduced(delta: Tensor, shape: Sequence[int], lead: bool) -> Tensor:
@@ -82,7 +82,7 @@ def aligned(rule: Rule, tensors: Sequence[Tensor]) -> list[Tensor]:
     missing = [
         (1,) * (len(rule.shape) - len(shape)) if led else () for shape, led in zip(rule.shapes, rule.led, strict=True)
     ]
-    return [t.reshape(len(t), *ones, *t.shape[1:]) if ones else t for t, ones in zip(tensors, missing, strict=True)]
+    return [t.reshape(t.shape[0], *ones, *t.shape[1:]) if ones else t for t, ones in zip(tensors, missing, strict=True)]
 
 
 #: What a rule of one tensor keeps for the way back ("x": its input, "y": its output), the operation, its gradient.
@@ -317,14 +317,21 @@ class Parts(Rule):
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
         """Views."""
+        self.saved = (x,)
+        return self._cut(x)
+
+    def _cut(self, x: Tensor) -> Sequence[Tensor]:
         return x.unbind(self.at) if self.single else x.split(self.lengths, self.at)
 
     def backward(self, *deltas: Tensor | None) -> Deltas:
-        """Together again; a piece that was not used has no gradient."""
-        like = next(d for d in deltas if d is not None)
-        shapes = [self.whole(shape, like) for shape in self.step.shapes]
-        pieces = [like.new_zeros(s) if d is None else d for d, s in zip(deltas, shapes, strict=True)]
-        return (torch.stack(pieces, self.at) if self.single else torch.cat(pieces, self.at),)
+        """Together again, with the axes in memory as in the input; a piece that was not used has no gradient."""
+        whole = torch.empty_like(*self.saved)
+        for place, delta in zip(self._cut(whole), deltas, strict=True):
+            if delta is None:
+                place.zero_()
+            else:
+                place.copy_(delta)
+        return (whole,)
 
 
 class Cat(Rule):
@@ -447,8 +454,10 @@ class LayerNorm(Rule):
             self.saved = (x, mean, scale, weight, bias)
             return y, mean, scale
         y, mean, scale = torch.native_layer_norm(x, self.last, None, None, self.eps)
-        weight, bias = (t if t is None else t.view(len(t), *self.unit, *self.last) for t in (weight, bias))
+        weight, bias = (t if t is None else t.view(t.shape[0], *self.unit, *self.last) for t in (weight, bias))
         self.saved = (x, mean, scale, weight, y)
+        if weight is not None and bias is not None:
+            return torch.addcmul(bias, y, weight), mean, scale
         out = y if weight is None else y * weight
         return out if bias is None else out + bias, mean, scale
 
@@ -688,6 +697,11 @@ class Embedding(Rule):
         return (table, None)
 
 
+#: The longest sequence for which attention of many models is written as products and a softmax: torch's operation
+#: works on blocks that short sequences do not fill.
+SHORT = 32
+
+
 class Attention(Rule):
     """Scaled dot-product attention as one operation."""
 
@@ -700,19 +714,37 @@ class Attention(Rule):
         self.scale = self.step.kwargs.get("scale")
         if self.dropout or len(self.shapes) > 3:
             raise NotRecorded("attention with dropout or a mask in one operation")
+        queries, keys = self.shapes[0], self.shapes[1]
+        self.short = self.lead and not self.causal and max(queries[-2], keys[-2]) <= SHORT
+        self.factor = queries[-1] ** -0.5 if self.scale is None else self.scale
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Torch's operation, for all models as one."""
+        """Torch's operation, for all models as one, or softmax(s Q Kᵀ) V."""
+        if self.short:
+            q, k, v = (t.reshape(-1, *t.shape[-2:]) for t in tensors)
+            q = q * self.factor
+            share = torch.bmm(q, k.mT).softmax(-1)
+            self.saved = (q, k, v, share)
+            return torch.bmm(share, v).view(*tensors[0].shape[:-1], -1), None
         flat = [self._rows(t) for t in tensors]
         y, sums = aten._scaled_dot_product_flash_attention_for_cpu(*flat, 0.0, bool(self.causal), scale=self.scale)
         self.saved = (*flat, y, sums)
         return (y.unflatten(0, tensors[0].shape[:2]) if self.lead else y), sums
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """Torch's operation."""
+        """Torch's operation, or the products."""
+        if self.short:
+            return self._backward(delta)
         back = aten._scaled_dot_product_flash_attention_for_cpu_backward
         found = back(self._rows(delta), *self.saved, 0.0, bool(self.causal), scale=self.scale)
         return [d.unflatten(0, delta.shape[:2]) for d in found] if self.lead else found
+
+    def _backward(self, delta: Tensor) -> Deltas:
+        q, k, v, share = self.saved
+        lead, delta = delta.shape[:-2], delta.reshape(-1, *delta.shape[-2:])
+        score = aten._softmax_backward_data(torch.bmm(delta, v.mT), share, -1, share.dtype)
+        found = (torch.bmm(score, k).mul_(self.factor), torch.bmm(score.mT, q), torch.bmm(share.mT, delta))
+        return [d.view(*lead, *d.shape[-2:]) for d in found]
 
     def _rows(self, tensor: Tensor) -> Tensor:
         """Torch's operation needs the numbers of a row side by side, and does not check it."""

@@ -29,14 +29,14 @@ from torch import Tensor
 
 from .core.cohorts import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
 from .core.federation import Federation
-from .core.part import Ids, Part
+from .core.method_part import Ids, Part
 from .core.seeds import key, numpy_stream
 from .core.work import Result, Vec, Work
 from .errors import ArnoError
 from .limits import numbers, place, read_json
 from .registry import Registry
 
-selections = Registry("select", "arno.selection", "selections.register")
+selections = Registry("select", "arno.client_selection", "selections.register")
 
 
 @selections.register("uniform")
