@@ -23,7 +23,7 @@ from api import entry_of
 from arno.cli.abilities import engines_of, tasks_of
 from arno.cli.listing import settings_of
 from arno.config.settings import GROUPS, describe, registry, written
-from arno.core.part import ROLES
+from arno.core.method_part import ROLES
 from arno.methods import FAMILIES
 from arno.methods.catalogue import Entry, entries
 from mathml import mathml
