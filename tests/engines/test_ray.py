@@ -109,9 +109,14 @@ def test_rows_with_the_workers_are_the_same_rows(digits, engine):
     assert torch.equal(again[torch.arange(7)], a[torch.arange(7)])
     ray.kill(again._shards[0])
     with pytest.raises(ArnoError, match=r"state=workers: rows of clients were lost.*arno resume RUN"):
-        for _ in range(200):  # an actor goes on until it hears that it is to end
-            again[torch.arange(7)]
-            sleep(0.1)
+        read_until_lost(again, torch.arange(7))
+
+
+def read_until_lost(table, rows):
+    """Read until that fails, for at most 20 seconds: Ray ends an actor some time after `ray.kill` returns."""
+    for _ in range(200):
+        table[rows]
+        sleep(0.1)
 
 
 def test_rows_with_the_workers_need_workers_and_room(digits, engine, monkeypatch):
