@@ -3,8 +3,9 @@
     python benchmarks/studies/qrmix_cifar10.py [--data cifar10=DIR] [--splits DIR] [--minutes 100] [--plan]
 
 Stage 1 is FedRCL with server momentum, 200 rounds; from its model, FedRCL alone, and FedRCL with QR-Mix by both rules,
-go on to round 300. β is chosen for each rule from three values by the validation accuracy at a seed that is not used
-again. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three; then a narrow `resnet18` at α = 0.3 with three.
+go on to round 300. The learning rate of a network is chosen at α = 0.3, and β for each rule, by the validation accuracy
+at a seed that is not used again. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three; then a narrow `resnet18` at
+α = 0.3 with three.
 Finished runs are lines of docs/results/cells/qrmix_cifar10.jsonl: a clone goes on from there, and the page says which
 runs are missing. `--minutes` ends the study between two runs. `--splits` is a folder with the split files that
 FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz); without it the splits are drawn.
@@ -26,7 +27,8 @@ from cells import UNFINISHED, Book, Cell, folders, options
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "qrmix_cifar10.md"
 FIRST, LAST, TUNING = 200, 300, 1000  # the last rounds of the stages, the seed of the choice of β
 RULES, BETAS, BASE = ("seed", "lsq"), (0.001, 0.01, 0.1), "FedRCL"
-SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr=0.1", "local.lr_decay=0.998"]
+RATES = (0.1, 0.03, 0.01)  # the first one is FedRCL's, which trains a ResNet-18
+SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr_decay=0.998"]
 SETTING += ["local.weight_decay=1e-3", "local.batch_size=50", "local.epochs=5", "local.clip=10", "local.augment=true"]
 SETTING += ["eval.every=20", "checkpoint.every=20"]
 STAGE1 = ["method=compose", "method.parts=[rcl,server_momentum]"]
@@ -59,14 +61,20 @@ TEXT = """\
 
 The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 at α = 0.3, and more at a smaller α.
 Its setting: 100 clients, 5 % of them in a round, 200 rounds of FedRCL with server momentum, then 100 rounds of a
-second stage from the same model. {splits} β is chosen for each rule from 0.001, 0.01 and 0.1 by validation at a seed
-that is not used again. Mean and 95 % interval over the seeds (Student's t); the differences are paired by seed: the
-arms of a seed start from one model. *Eigenpairs*: seconds of one client in a round. *MB sent*: all uploads of the
-second stage. What the server needs is on the page of [costs](qrmix_cost.md).
+second stage from the same model. {splits} All choices are made by validation at a seed that is not used again: the
+learning rate of each network, from 0.1 (FedRCL's, for a wide ResNet-18), 0.03 and 0.01 at α = 0.3 after stage 1, and β
+for each rule and α, from 0.001, 0.01 and 0.1. The rates were added after the first run: `lenet5`, which has no
+normalisation, stays at 10 % with 0.1. Mean and 95 % interval over the seeds (Student's t); the differences are paired
+by seed: the arms of a seed start from one model. *Eigenpairs*: seconds of one client in a round. *MB sent*: all uploads
+of the second stage. What the server needs is on the page of [costs](qrmix_cost.md).
 
 {state}
 
 {rows}
+
+## The learning rates
+
+{rates}
 
 ## What the numbers say
 
@@ -74,9 +82,9 @@ second stage. What the server needs is on the page of [costs](qrmix_cost.md).
 """
 
 
-def setting(block: Block, seed: int, splits: Path | None) -> list[str]:
-    """The settings of a seed in one block; validation samples only where β is chosen."""
-    words = [*SETTING, *block.model, f"seed={seed}", f"data.val={0.1 if seed == TUNING else 0}"]
+def setting(block: Block, seed: int, splits: Path | None, rate: float) -> list[str]:
+    """The settings of a seed in one block; validation samples only where something is chosen."""
+    words = [*SETTING, *block.model, f"local.lr={rate}", f"seed={seed}", f"data.val={0.1 if seed == TUNING else 0}"]
     if splits is None:
         return [*words, f"partition.alpha={block.alpha}"]
     return [*words, "partition=file", f"partition.path={splits / f'cifar10_dirichlet{block.alpha}_clients100.txt.gz'}"]
@@ -86,47 +94,75 @@ def mixing(rule: str, beta: float) -> list[str]:
     return ["method=compose", "method.parts=[rcl,qrmix]", f"method.qrmix.rule={rule}", f"method.qrmix.beta={beta}"]
 
 
-def first(block: Block, seed: int, splits: Path | None) -> Cell:
-    words = [*setting(block, seed, splits), *STAGE1, f"rounds={FIRST}"]
-    return Cell(f"{block.name}, α = {block.alpha}, seed {seed}: stage 1", tuple(words))
+def first(block: Block, seed: int, splits: Path | None, rate: float) -> Cell:
+    words = [*setting(block, seed, splits, rate), *STAGE1, f"rounds={FIRST}"]
+    which = f" with rate {rate}" if seed == TUNING else ""
+    return Cell(f"{block.name}, α = {block.alpha}, seed {seed}: stage 1{which}", tuple(words))
 
 
-def second(block: Block, seed: int, splits: Path | None, arm: str, method: list[str]) -> Cell:
-    words = [*setting(block, seed, splits), *method, f"rounds={LAST}"]
-    start = first(block, seed, splits).name
-    return Cell(start.replace("stage 1", arm), tuple(words), start)
+def second(block: Block, seed: int, splits: Path | None, rate: float, arm: str, method: list[str]) -> Cell:
+    words = [*setting(block, seed, splits, rate), *method, f"rounds={LAST}"]
+    return Cell(
+        f"{block.name}, α = {block.alpha}, seed {seed}: {arm}", tuple(words), first(block, seed, splits, rate).name
+    )
 
 
-def trials(block: Block, splits: Path | None) -> list[Cell]:
+def rates(block: Block, splits: Path | None) -> list[Cell]:
+    """The first stages that choose the learning rate of a network: those of its first block."""
+    home = next(one for one in BLOCKS if one.model == block.model)
+    return [first(home, TUNING, splits, rate) for rate in RATES]
+
+
+def trials(block: Block, splits: Path | None, rate: float) -> list[Cell]:
     """The runs that choose β."""
     made = [(f"{rule} {beta}", mixing(rule, beta)) for rule in RULES for beta in BETAS]
-    return [first(block, TUNING, splits), *(second(block, TUNING, splits, arm, method) for arm, method in made)]
+    return [
+        first(block, TUNING, splits, rate),
+        *(second(block, TUNING, splits, rate, arm, method) for arm, method in made),
+    ]
 
 
-def arms(block: Block, seed: int, splits: Path | None, betas: dict[str, float]) -> list[Cell]:
+def arms(block: Block, seed: int, splits: Path | None, rate: float, betas: dict[str, float]) -> list[Cell]:
     """Stage 1 of a seed, and its second stages: FedRCL alone, then both rules."""
     made = [(BASE, ["method=fedrcl"]), *((rule, mixing(rule, betas[rule])) for rule in RULES)]
-    return [first(block, seed, splits), *(second(block, seed, splits, arm, method) for arm, method in made)]
+    return [
+        first(block, seed, splits, rate),
+        *(second(block, seed, splits, rate, arm, method) for arm, method in made),
+    ]
 
 
-def chosen(block: Block, splits: Path | None, book: Book) -> dict[str, float] | None:
-    """For each rule the β with the best validation accuracy after the last round; None while trials are missing."""
-    found: dict[str, dict[float, float]] = {rule: {} for rule in RULES}
-    for rule in RULES:
-        for beta in BETAS:
-            cell = second(block, TUNING, splits, f"{rule} {beta}", mixing(rule, beta))
-            if book.record(cell) is None:
-                return None
-            found[rule][beta] = book.scores(cell).get("val_accuracy", -1.0)
-    return {rule: max(scores, key=lambda beta: scores[beta]) for rule, scores in found.items()}
+def best(values: Sequence[float], cells: Sequence[Cell], book: Book) -> float | None:
+    """The value whose run has the best validation accuracy after its last round; None while runs are missing."""
+    if any(book.record(cell) is None for cell in cells):
+        return None
+    scores = [book.scores(cell).get("val_accuracy", -1.0) for cell in cells]
+    return values[scores.index(max(scores))]
+
+
+def chosen(block: Block, splits: Path | None, book: Book) -> tuple[float | None, dict[str, float] | None]:
+    """The learning rate, and β for each rule; None while runs are missing."""
+    rate = best(RATES, rates(block, splits), book)
+    if rate is None:
+        return None, None
+    runs = trials(block, splits, rate)[1:]
+    found = {rule: best(BETAS, runs[i * len(BETAS) :][: len(BETAS)], book) for i, rule in enumerate(RULES)}
+    betas = {rule: beta for rule, beta in found.items() if beta is not None}
+    return rate, betas if len(betas) == len(RULES) else None
 
 
 def plan(splits: Path | None, book: Book) -> Iterator[tuple[Block, list[Cell]]]:
-    """All runs in their order; where β is not chosen yet, the names and settings of the middle one stand for it."""
+    """All runs in their order; where nothing is chosen yet, the names and settings of the middle value stand for it."""
     for block in BLOCKS:
-        yield block, trials(block, splits)
-        betas = chosen(block, splits, book) or dict.fromkeys(RULES, BETAS[len(BETAS) // 2])
-        yield block, [cell for seed in block.seeds for cell in arms(block, seed, splits, betas)]
+        yield block, rates(block, splits)
+        rate = chosen(block, splits, book)[0] or RATES[len(RATES) // 2]
+        yield block, trials(block, splits, rate)
+        betas = chosen(block, splits, book)[1] or dict.fromkeys(RULES, BETAS[len(BETAS) // 2])
+        yield block, [cell for seed in block.seeds for cell in arms(block, seed, splits, rate, betas)]
+
+
+def every(splits: Path | None, book: Book) -> list[Cell]:
+    """All runs, each once."""
+    return list({cell.name: cell for _, cells in plan(splits, book) for cell in cells}.values())
 
 
 def measure(result: RunResult) -> dict[str, Any]:
@@ -140,9 +176,9 @@ def measure(result: RunResult) -> dict[str, Any]:
 
 def finished(block: Block, splits: Path | None, book: Book) -> dict[str, list[dict[str, Any]]]:
     """The scores of each arm at the seeds where all arms are finished and started from one model."""
-    betas, found = chosen(block, splits, book), {arm: [] for arm in (BASE, *RULES)}
-    for seed in block.seeds if betas else ():
-        cells = arms(block, seed, splits, betas or {})[1:]
+    (rate, betas), found = chosen(block, splits, book), {arm: [] for arm in (BASE, *RULES)}
+    for seed in block.seeds if rate and betas else ():
+        cells = arms(block, seed, splits, rate or 0, betas or {})[1:]
         records = [book.record(cell) for cell in cells]
         if len({record["start"] for record in records if record}) == 1 and all(records):
             for arm, cell in zip(found, cells, strict=True):
@@ -192,17 +228,32 @@ def verdict(block: Block, found: dict[str, list[dict[str, Any]]]) -> list[str]:
     return lines
 
 
+def chosen_rates(splits: Path | None, book: Book) -> list[str]:
+    """For each network the validation accuracy after stage 1 with each learning rate."""
+    lines = []
+    for name, block in {block.name: block for block in reversed(BLOCKS)}.items():
+        cells = rates(block, splits)
+        if best(RATES, cells, book) is None:
+            lines.append(f"- `{name}`: no learning rate is chosen yet.")
+            continue
+        scores = [100 * book.scores(cell).get("val_accuracy", 0.0) for cell in cells]
+        told = ", ".join(f"{score:.1f} % with {rate}" for rate, score in zip(RATES, scores, strict=True))
+        lines.append(f"- `{name}`: validation accuracy after round {FIRST}: {told}.")
+    return lines
+
+
 def write(splits: Path | None, book: Book) -> None:
     head = ["network", "α", "seeds", "second stage", "test accuracy, %", "minus FedRCL", "eigenpairs, s", "MB sent"]
     rows, verdicts = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"], []
     for block in BLOCKS:
         found = finished(block, splits, book)
-        betas = chosen(block, splits, book)
+        betas = chosen(block, splits, book)[1]
         rows += [row(block, arm, found, betas) for arm in found if betas and found[arm]]
         verdicts += verdict(block, found)
-    cells = [cell for _, some in plan(splits, book) for cell in some]
+    cells = every(splits, book)
     drawn = "The splits are drawn." if splits is None else "The splits are those that FedRCL's authors published."
-    text = TEXT.format(splits=drawn, state=book.state(cells), rows="\n".join(rows), verdicts="\n".join(verdicts))
+    parts = {"rows": rows, "rates": chosen_rates(splits, book), "verdicts": verdicts}
+    text = TEXT.format(splits=drawn, state=book.state(cells), **{name: "\n".join(some) for name, some in parts.items()})
     page = book.page(PAGE)
     page.write_text(text, "utf-8")
     book.note(cells)
@@ -217,13 +268,13 @@ def main(arguments: list[str] | None = None) -> int:
     splits = given.splits
     book = Book("qrmix_cifar10", given.out, folders(given.data), given.words, minutes=given.minutes, again=given.again)
     whole = True
-    for i in range(0 if given.plan else 2 * len(BLOCKS)):
+    for i in range(0 if given.plan else 3 * len(BLOCKS)):
         _, cells = list(plan(splits, book))[i]
         whole = whole and book.run(cells, measure)
-    for _, cells in plan(splits, book) if given.plan else ():
-        for cell in cells:
+    if given.plan:
+        for cell in every(splits, book):
             print(f"{'finished' if book.record(cell) else 'missing '} {cell.name}")
-    if not given.plan:
+    else:
         write(splits, book)
     return 0 if whole else UNFINISHED
 

@@ -32,7 +32,7 @@ def study(tmp_path, monkeypatch):
 
 def test_its_settings_are_valid_and_are_the_documents(study, tmp_path):
     block = study.BLOCKS[0]
-    trials, stage1 = study.trials(block, None), study.first(block, 0, tmp_path)
+    trials, stage1 = study.trials(block, None, 0.01), study.first(block, 0, tmp_path, 0.01)
     for cell in (*trials, stage1):
         made = compose(list(cell.words))
         assert (made.clients, made.participation, made.data.kind) == (100, 0.05, "cifar10")
@@ -44,33 +44,49 @@ def test_its_settings_are_valid_and_are_the_documents(study, tmp_path):
 
 def test_what_says_most_comes_first_and_a_seed_has_one_first_stage(study, tmp_path):
     book = study.Book("qrmix_cifar10", tmp_path)
-    blocks = [(block.model[0], block.alpha, len(cells)) for block, cells in study.plan(None, book)][1::2]
+    blocks = [(block.model[0], block.alpha, len(cells)) for block, cells in study.plan(None, book)][2::3]
     assert blocks == [
         ("model=lenet5", 0.3, 20),
         ("model=lenet5", 0.1, 12),
         ("model=lenet5", 0.6, 12),
         ("model=resnet18", 0.3, 12),
     ]
-    cells = [cell for _, cells in study.plan(None, book) for cell in cells]
-    assert len({cell.name for cell in cells}) == len(cells)
-    assert [cell.name.rpartition(": ")[2] for cell in cells[7:11]] == ["stage 1", "FedRCL", "seed", "lsq"]
+    cells = study.every(None, book)
+    assert [cell.name.rpartition("stage 1 with rate ")[2] for cell in cells[:3]] == ["0.1", "0.03", "0.01"]
+    assert [cell.name.rpartition(": ")[2] for cell in cells[9:13]] == ["stage 1", "FedRCL", "seed", "lsq"]
+
+
+def test_a_network_has_the_rate_that_is_best_at_its_first_block(study, tmp_path, monkeypatch):
+    book = study.Book("qrmix_cifar10", tmp_path)
+    other = study.BLOCKS[1]
+    assert study.rates(other, None) == study.rates(study.BLOCKS[0], None) != study.rates(study.BLOCKS[3], None)
+    monkeypatch.setattr(book, "record", lambda cell: {"settings": cell.words})
+    monkeypatch.setattr(book, "scores", lambda cell: {"val_accuracy": 0.4 if "rate 0.03" in cell.name else 0.1})
+    assert study.chosen(other, None, book)[0] == 0.03
 
 
 @pytest.mark.slow
 def test_it_stops_goes_on_and_judges_whole_blocks_only(study, tmp_path, monkeypatch, capsys):
     small = study.Block(("model=mlp",), 0.3, (0, 1))
-    for name, value in (("FIRST", 1), ("LAST", 2), ("BLOCKS", [small]), ("BETAS", (0.01, 0.1)), ("SETTING", SMALL)):
+    for name, value in (
+        ("FIRST", 1),
+        ("LAST", 2),
+        ("BLOCKS", [small]),
+        ("BETAS", (0.01, 0.1)),
+        ("SETTING", SMALL),
+        ("RATES", (0.1, 0.05)),
+    ):
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
 
     def here(book, cell, words, env) -> RunResult:
-        """The run in this process, so that the test does not start 13 of them."""
+        """The run in this process, so that the test does not start 14 of them."""
         return run(*cell.words, *words, out=str(book.path(cell)))
 
     monkeypatch.setattr(study.Book, "_perform", here)
     assert study.main(["--minutes", "0"]) == study.UNFINISHED
     page = tmp_path / "page.md"
-    assert "0 of 13 runs are finished" in page.read_text()
+    assert "0 of 14 runs are finished" in page.read_text()
     assert "`mlp`, α = 0.3: no verdict: 0 of 2 seeds are finished." in page.read_text()
     whole = study.Book.run
 
@@ -83,14 +99,15 @@ def test_it_stops_goes_on_and_judges_whole_blocks_only(study, tmp_path, monkeypa
     assert study.main([]) == study.UNFINISHED
     monkeypatch.setattr(study.Book, "run", whole)
     assert study.main([]) == 0
-    assert capsys.readouterr().out.count("{'") == 13, "what is finished is not run again"
+    assert capsys.readouterr().out.count("{'") == 14, "what is finished is not run again"
     text = page.read_text()
     for name in ("FedRCL", "QR-Mix, rule seed, β = ", "QR-Mix, rule lsq, β = "):
         assert f"| mlp | 0.3 | 2 | {name}" in text
     assert "`mlp`, α = 0.3, rule seed: " in text
     book = study.Book("qrmix_cifar10", tmp_path)
-    betas = study.chosen(small, None, book)
-    scores = {beta: book.scores(study.trials(small, None)[1 + i])["val_accuracy"] for i, beta in enumerate((0.01, 0.1))}
+    rate, betas = study.chosen(small, None, book)
+    tried = study.trials(small, None, rate)[1:]
+    scores = {beta: book.scores(tried[i])["val_accuracy"] for i, beta in enumerate((0.01, 0.1))}
     assert scores[betas["seed"]] == max(scores.values())
     assert study.main(["--plan"]) == 0
     assert "finished mlp, α = 0.3, seed 1: lsq" in capsys.readouterr().out
