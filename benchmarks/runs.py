@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from arno.records import checksummed, metrics
+from arno.records import checksummed, metrics_file
 from arno.records.damage import checksum
 
 METHODS = ("fedavg", "fedprox", "scaffold", "lorenzo", "fedvarp")
@@ -57,7 +57,7 @@ def make(folder: Path, count: int) -> None:
     files = {name: (first / name).read_bytes() for name in KEPT if (first / name).exists()}
     config = files["config.yaml"].decode().partition("\n")[2]
     manifest = checksummed.read(first / "manifest.json", first, "status")
-    rows = metrics.read(first)
+    rows = metrics_file.read(first)
     now = time.time()
     for i in range(count):
         path, mark = folder / f"{i:05d}", f"{i:08x}"
@@ -70,7 +70,7 @@ def make(folder: Path, count: int) -> None:
         for name, content in (files | {"config.yaml": (head + text).encode()}).items():
             (path / name).write_bytes(content)
         (path / "manifest.json").write_text(checksummed.text(about))
-        (path / "metrics.jsonl").write_text("".join(metrics.line(row, mark) for row in rows))
+        (path / "metrics.jsonl").write_text("".join(metrics_file.line(row, mark) for row in rows))
 
 
 if __name__ == "__main__":

@@ -66,11 +66,11 @@ class Calls:
 
 def watch(calls: Calls) -> None:
     """Wrap the functions that are counted."""
-    from arno.records import checksummed, clients, folder, metrics
+    from arno.records import checksummed, clients, folder, metrics_file
     from arno.runs import run
     from arno.runs.loop import Loop
 
-    for module in (metrics, clients, checksummed, folder):
+    for module in (metrics_file, clients, checksummed, folder):
         module.checksum = calls.timed(KINDS[0], module.checksum)  # type: ignore[attr-defined]
     for module in (clients, folder):
         module.file_checksum = calls.timed(KINDS[0], module.file_checksum)  # type: ignore[attr-defined]

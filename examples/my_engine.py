@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from arno import Result, Work
-from arno.core.contracts import Engine, Problem
+from arno.core.engine import Engine
+from arno.core.problem import Problem
 from arno.core.serial import Serial
 
 

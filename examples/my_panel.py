@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from arno import Federation, Part
-from arno.methods.display_api import Chart, Panel, Records, curves_of, messages, panels
+from arno.methods.panels import Chart, Panel, Records, curves_of, messages, panels
 
 
 def factory() -> list[Part]:

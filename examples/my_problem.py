@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arno.core.contracts import Clients, Learner, Problem
 from arno.core.layout import Layout
 from arno.core.metric import TRAIN_LOSS, Metric
+from arno.core.problem import Clients, Learner, Problem
 from arno.core.seeds import stream
 from arno.core.work import Job, SubModel, Vec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import arno
-from arno.methods.catalogue import EXPLAINED
+from arno.methods.descriptions import EXPLAINED
 
 #: A signature that is longer has a line for each parameter.
 WIDTH = 88

@@ -25,7 +25,7 @@ from arno.cli.listing import settings_of
 from arno.config.settings import GROUPS, describe, registry, written
 from arno.core.method_part import ROLES
 from arno.methods import FAMILIES
-from arno.methods.catalogue import Entry, entries
+from arno.methods.descriptions import Entry, entries
 from mathml import mathml
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from arno.methods.fedprox import fedprox
 from arno.methods.lorenzo import lorenzo
 from arno.methods.scaffold import scaffold
 from arno.pictures.figure import COLOURS, figure
-from arno.records import metrics
+from arno.records import metrics_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURE = ROOT / "docs" / "results" / "lorenzo.md", "lorenzo.png"
@@ -120,7 +120,7 @@ class Cell:
 
         steps = pd.read_parquet(self.path / "clients.parquet").groupby("round")["steps"]
         longest, total, path, rows = steps.max(), steps.sum(), 0, []
-        for i, row in enumerate(metrics.read(self.path)):
+        for i, row in enumerate(metrics_file.read(self.path)):
             one_by_one = self.sequential and i > 0
             path += int((total if one_by_one else longest)[row["round"]])
             rows.append({"round": i, "f1": row["test_f1"], "steps": row["local_steps"], "path": path})

@@ -30,8 +30,8 @@ from torch import nn
 from arno.analysis.statistics import summary
 from arno.config import build
 from arno.config.settings import compose, plain
-from arno.core.contracts import Clients
 from arno.core.federation import Federation
+from arno.core.problem import Clients
 from arno.errors import Diverged
 from arno.pictures.figure import COLOURS, figure
 from arno.problems.client_tests import keep_some

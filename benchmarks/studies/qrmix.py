@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 from arno.runs.run import resume, run
 
 ALPHAS, FIRST, LAST = (0.1, 0.3), 24, 36  # stage 1 ends after round FIRST, everything after round LAST

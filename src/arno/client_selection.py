@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core.cohorts import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
 from .core.federation import Federation
 from .core.method_part import Ids, Part
 from .core.seeds import key, numpy_stream
+from .core.selection_draws import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
 from .core.work import Result, Vec, Work
 from .errors import ArnoError
 from .limits import numbers, place, read_json

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from arno.cli import main
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from arno.grids.grid import cells
 from arno.grids.processes import Processes
 from arno.records.folder import RunFolder
 from arno.records.lock import writing
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 from arno.runs.progress import Quiet
 
 GRID = ("method=fedavg,fedprox", "fedprox.mu=1", "clients=5", "rounds=2", "model=softmax")

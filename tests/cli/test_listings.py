@@ -20,7 +20,7 @@ from arno.config.settings import GROUPS, compose, registry
 from arno.conform import PACKAGED
 from arno.grids.ranges import Range
 from arno.methods import FAMILIES, methods
-from arno.methods.catalogue import entries, entry, read
+from arno.methods.descriptions import entries, entry, read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CASE = PACKAGED / "fedavg_softmax_samples.npz"

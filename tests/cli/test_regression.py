@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import arno as package
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 
 DIABETES = ("data=sklearn", "data.name=diabetes", "clients=5")
 SCORES = ("rmse", "mae", "r2", "loss")

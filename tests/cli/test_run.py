@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import arno as package
 from arno.errors import ArnoError
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

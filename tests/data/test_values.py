@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from arno.data import load
-from arno.data.values import valued
+from arno.data.cell_values import valued
 from arno.errors import ArnoError
 
 ROWS = 60

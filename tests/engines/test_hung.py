@@ -19,7 +19,7 @@ import torch
 from training import parts
 
 import arno
-from arno.core.contracts import Caller
+from arno.core.engine import Caller
 from arno.core.federation import Federation, Local
 from arno.core.method_part import Part
 from arno.engines import timing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arno.cli import main
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -116,9 +116,9 @@ CASES = [
     ("task=custom task.target=mine.py:one", "mine.py:one", "(targets, classes)", "factory(targets, classes, *"),
     ("model=custom model.target=mine.py:three", "of type int", "instance of torch.nn.Module", "correct"),
     ("model=custom model.target=mine.py:one", "mine.py:one", "(shape, outputs)", "factory(shape, outputs, *"),
-    ("engine=custom engine.target=mine.py:three", "of type int", "arno.core.contracts.Engine", "correct"),
+    ("engine=custom engine.target=mine.py:three", "of type int", "arno.core.engine.Engine", "correct"),
     ("select=custom select.target=mine.py:three", "of type int", "instance of arno.Part", "correct"),
-    ("problem=custom problem.target=mine.py:three", "of type int", "arno.core.contracts.Problem", "correct"),
+    ("problem=custom problem.target=mine.py:three", "of type int", "arno.core.problem.Problem", "correct"),
     ("method=custom method.target=mine.py:one", "mine.py:one", "called with ()", "def factory(*, my_setting"),
     ("model=custom model.target=mine.py:Narrow", "Narrow returned a tensor of shape [4, 3]", "[4, 10]", "last layer"),
 ]

@@ -26,7 +26,7 @@ from arno.client_selection import schedule
 from arno.config import settings
 from arno.data import datasets, load, partitions
 from arno.errors import ArnoError
-from arno.records import checkpoint, checksummed, damage, metrics
+from arno.records import checkpoint, checksummed, damage, metrics_file
 from arno.records.folder import RunFolder
 from arno.registry import load_target
 
@@ -277,7 +277,7 @@ def hostile_run(rng: Random) -> tuple[str, bytes]:
     if name == "metrics.jsonl":
         rows = inputs.twist_one(rng, folder.rows())
         good = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        return name, "".join(metrics.line(row, folder.mark) for row in good).encode()
+        return name, "".join(metrics_file.line(row, folder.mark) for row in good).encode()
     if name == "panels.json":
         panel = {"title": "t", "text": "x", "kind": "lines", "x": [1], "lines": [{"name": "a", "y": [1.0]}]}
         return name, inputs.dumps(inputs.twist_one(rng, [panel])).encode()

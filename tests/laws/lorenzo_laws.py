@@ -10,7 +10,7 @@ from small import same
 from torch import Tensor
 
 from arno.core.federation import Federation, Local
-from arno.core.steps import train
+from arno.core.local_rules import train
 from arno.core.work import SGD, Job
 from arno.data.dataset import Transform
 from arno.data.partition import Partition

@@ -17,12 +17,12 @@ def breaks(module: str, where: str, law: str, *changes: Mapping[str, str]) -> No
 # Local training
 
 breaks(
-    "core/local.py", "descend", "the_proximal_term_pulls_from_the_second_batch_on",
+    "core/local_sgd.py", "descend", "the_proximal_term_pulls_from_the_second_batch_on",
     {"G.add_(P - A, alpha=J.mu)": "G.add_(A - P, alpha=J.mu)"},
     {"G.add_(P - A, alpha=J.mu)": "G.add_(P, alpha=J.mu)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "descend", "momentum_and_clipping_are_those_of_torch",
+    "core/local_sgd.py", "descend", "momentum_and_clipping_are_those_of_torch",
     {
         "G.add_(P - A, alpha=J.mu)": "G.add_(P - A, alpha=J.mu)",
         "if D: G.add_(P, alpha=D)": "if D: G.add_(A, alpha=D)",
@@ -31,15 +31,15 @@ breaks(
     {"V.mul_(S.momentum).add_(G)": "V.mul_(S.momentum).add_(G, alpha=1 - S.momentum)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "descend", "scaffold_control_of_a_client_is_its_mean_gradient",
+    "core/local_sgd.py", "descend", "scaffold_control_of_a_client_is_its_mean_gradient",
     {"if D is not None: G.add_(D)": "if D is not None: G.sub_(D)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "descend", "conformance_cases_hold",
+    "core/local_sgd.py", "descend", "conformance_cases_hold",
     {"if M is not None: G.mul_(M)": "pass"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "descend", "fedavg_with_one_step_of_everybody_is_gradient_descent",
+    "core/local_sgd.py", "descend", "fedavg_with_one_step_of_everybody_is_gradient_descent",
     {"P.add_(G, alpha=-J.lr)": "P.add_(G, alpha=J.lr)"},
     {"torch.sub(W, S, out=D)": "D.copy_(W)"},
 )  # fmt: skip
@@ -64,7 +64,7 @@ breaks(
     {'A if self.weighting == "samples" else 1': "A"},
 )  # fmt: skip
 breaks(
-    "core/contracts.py", "Clients.steps", "steps_are_counted_as_they_are_taken",
+    "core/problem.py", "Clients.steps", "steps_are_counted_as_they_are_taken",
     {"-(-A // B)": "A // B"},
     {"E * -(-A // B)": "-(-A // B)"},
 )  # fmt: skip
@@ -434,25 +434,25 @@ breaks(
     {"Z / D**2": "Z / D"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "sam", "sam_takes_the_gradient_at_the_worst_point_nearby",
+    "core/local_rules.py", "sam", "sam_takes_the_gradient_at_the_worst_point_nearby",
     {"L.add_(G, alpha=R / F)": "L.add_(G, alpha=-R / F)"},
     {"W.copy_(H)": "pass"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "svrg", "mime_corrects_every_batch_with_the_gradient_at_the_servers_model",
+    "core/local_rules.py", "svrg", "mime_corrects_every_batch_with_the_gradient_at_the_servers_model",
     {"G.sub_(T)": "pass"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "svrg", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
+    "core/local_rules.py", "svrg", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
     {"J.drift - D": "J.drift"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "whole_gradient", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
+    "core/local_rules.py", "whole_gradient", "mime_with_everybody_and_one_full_step_is_momentum_sgd",
     {"T / S + D * W": "T / S"},
     {"T.add_(G, alpha=S)": "T.add_(G)"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "descend", "fedcm_mixes_in_the_mean_gradient_of_the_last_round",
+    "core/local_sgd.py", "descend", "fedcm_mixes_in_the_mean_gradient_of_the_last_round",
     {"torch.add(P, G, alpha=S, out=G)": "torch.add(P, G, out=G)"},
 )  # fmt: skip
 breaks(
@@ -530,7 +530,7 @@ breaks(
     {"Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')": "Phase(pulled=True, epochs=E, mu=M, keep='v')"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "apfl", "apfl_learns_its_share_within_bounds",
+    "core/local_rules.py", "apfl", "apfl_learns_its_share_within_bounds",
     {"V - L * A * T": "V - L * T"},
     {"max(0.0, A - L * B)": "max(0.0, A + L * B)"},
 )  # fmt: skip
@@ -539,7 +539,7 @@ breaks(
     {"S * V + (1 - S) * W": "V"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "pfedme", "pfedme_is_fedavg_with_another_rate_for_one_inner_step",
+    "core/local_rules.py", "pfedme", "pfedme_is_fedavg_with_another_rate_for_one_inner_step",
     {"W - J.lr * L * (W - T)": "W - J.lr * (W - T)"},
     {"A + L * (T - W)": "A"},
 )  # fmt: skip
@@ -548,17 +548,17 @@ breaks(
     {"self.beta * V": "V"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
+    "core/local_rules.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
     {"J.lr * (S - A * H)": "J.lr * (S + A * H)"},
     {"L.curvature(B, J, S) + D * S": "L.curvature(B, J, S)"},
     {"A / (2 * D)": "A / D"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "adapt", "per_fedavg_takes_the_gradient_after_a_step",
+    "core/local_rules.py", "adapt", "per_fedavg_takes_the_gradient_after_a_step",
     {"U - A * M": "U + A * M"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "ala", "fedala_learns_weights_between_zero_and_one",
+    "core/local_rules.py", "ala", "fedala_learns_weights_between_zero_and_one",
     {"A.clamp(0, 1)": "A"},
 )  # fmt: skip
 breaks(
@@ -575,25 +575,25 @@ breaks(
     {"(self._lam[A] * B).max()": "self._lam[A].max() * B.max()"},
 )  # fmt: skip
 breaks(
-    "core/local.py", "sgd", "ditto_with_a_full_pull_steps_from_the_global_model",
+    "core/local_sgd.py", "sgd", "ditto_with_a_full_pull_steps_from_the_global_model",
     {"A if P.pulled else None": "None"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "apfl", "apfl_sends_the_mixture_to_the_clients_minimum_where_w_is_held",
+    "core/local_rules.py", "apfl", "apfl_sends_the_mixture_to_the_clients_minimum_where_w_is_held",
     {"A * V + (1 - A) * W": "V"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "pfedme", "pfedme_without_a_pull_is_local_sgd_with_the_inner_rate",
+    "core/local_rules.py", "pfedme", "pfedme_without_a_pull_is_local_sgd_with_the_inner_rate",
     {"T - R * (G + D * T + P)": "T - job.lr * (G + D * T + P)"},
     {"G + D * T + P": "G + P"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "meta", "per_fedavg_contracts_quadratics_as_its_formula_says",
+    "core/local_rules.py", "meta", "per_fedavg_contracts_quadratics_as_its_formula_says",
     {"G(W + D * S, B) - C": "G(W, B) - C"},
     {"W - J.lr * (S - A * H)": "W - J.lr * S"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "ala", "fedala_starts_at_the_global_model_outside_the_last_layers",
+    "core/local_rules.py", "ala", "fedala_starts_at_the_global_model_outside_the_last_layers",
     {"torch.where(C, O + A * W, S)": "torch.where(C, O + A * W, O)"},
 )  # fmt: skip
 breaks(
@@ -639,19 +639,19 @@ breaks(
     {"A if B else C": "A"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "meta", "networks_draw_from_streams_of_the_clients",
+    "core/local_rules.py", "meta", "networks_draw_from_streams_of_the_clients",
     {"seeded(K)": "seeded(torch.initial_seed())"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "svrg", "networks_draw_from_streams_of_the_clients",
+    "core/local_rules.py", "svrg", "networks_draw_from_streams_of_the_clients",
     {"torch.set_rng_state(D)": "pass"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "svrg", "mime_clips_the_difference_of_the_loss_gradients",
+    "core/local_rules.py", "svrg", "mime_clips_the_difference_of_the_loss_gradients",
     {"L.g.clone()": "L.g + 0.5 * L.p", "D if C else E - F": "D if C else E"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "sam", "sam_in_a_masked_window_moves_no_weight_outside_it",
+    "core/local_rules.py", "sam", "sam_in_a_masked_window_moves_no_weight_outside_it",
     {"L.g[S] = 0": "pass"},
 )  # fmt: skip
 
@@ -720,14 +720,14 @@ breaks(
      "Phase(start='v', pulled=True, epochs=E, mu=M, keep='v')"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "apfl", "apfl_mixes_the_global_and_the_local_model",
+    "core/local_rules.py", "apfl", "apfl_mixes_the_global_and_the_local_model",
     {"W, V, A = W - L * O, X, Y": "W, V, A = W - L * (1 - A) * O, X, Y"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
+    "core/local_rules.py", "meta", "per_fedavg_takes_the_gradient_after_a_step",
     {"W - A * gradient(W, B)": "W - (A + 0.01) * gradient(W, B)"},
 )  # fmt: skip
 breaks(
-    "core/steps.py", "ala", "fedala_learns_weights_between_zero_and_one",
+    "core/local_rules.py", "ala", "fedala_learns_weights_between_zero_and_one",
     {"A - E * G * P": "A - G * P"},
 )  # fmt: skip

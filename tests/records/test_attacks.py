@@ -19,7 +19,7 @@ import arno
 from arno import ArnoError
 from arno.analysis.comparison import Comparison
 from arno.cli import main
-from arno.records import checkpoint, metrics
+from arno.records import checkpoint, metrics_file
 from arno.records.damage import Damaged
 from arno.records.folder import COUNTS, RunFolder
 from arno.records.lock import writing
@@ -134,8 +134,8 @@ def test_damaged_counts_of_an_unfinished_run(how, tmp_path):
 
 def test_records_shorter_than_the_last_checkpoint_are_damage(killed, copy):
     run = copy(killed)
-    lines = (run / metrics.NAME).read_text().splitlines(keepends=True)
-    (run / metrics.NAME).write_text("".join(lines[:3]))
+    lines = (run / metrics_file.NAME).read_text().splitlines(keepends=True)
+    (run / metrics_file.NAME).write_text("".join(lines[:3]))
     with pytest.raises(Damaged, match=r"last complete line is of round 3, but 00000004\.safetensors was saved"):
         _ = RunResult(run).rows
 
@@ -319,7 +319,7 @@ def test_attack_a_file_without_permission_is_one_line(command, killed, copy, mon
     plain = Path.open
 
     def refuse(path: Path, *arguments: object, **named: object) -> object:
-        if path.name == metrics.NAME:
+        if path.name == metrics_file.NAME:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return plain(path, *arguments, **named)  # type: ignore[call-overload]
 
@@ -327,7 +327,7 @@ def test_attack_a_file_without_permission_is_one_line(command, killed, copy, mon
         patch.setattr(Path, "open", refuse)
         assert _status(command, run) == 2
     rule = "Permission denied; change its permissions, then repeat the command"
-    assert capsys.readouterr().err == f"error: {run / metrics.NAME}: {rule}\n"
+    assert capsys.readouterr().err == f"error: {run / metrics_file.NAME}: {rule}\n"
     assert not list(run.rglob("*.damaged"))
 
 
@@ -339,7 +339,7 @@ def test_attack_a_record_that_is_no_number(value, finished, copy, capsys):
     run = copy(finished)
     rows = RunFolder(run).rows()
     rows[-1]["test_f1"] = value
-    (run / metrics.NAME).write_text("".join(metrics.line(row, RunFolder(run).mark) for row in rows))
+    (run / metrics_file.NAME).write_text("".join(metrics_file.line(row, RunFolder(run).mark) for row in rows))
     assert _status("report", run) == 2
     assert "is no record of a round" in capsys.readouterr().err
 

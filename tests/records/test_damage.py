@@ -19,7 +19,7 @@ from arno import ArnoError
 from arno.analysis.comparison import Comparison
 from arno.cli import main
 from arno.core.federation import Federation
-from arno.records import metrics
+from arno.records import metrics_file
 from arno.records.damage import Damaged
 from arno.records.folder import PREVIOUS, RunFolder
 from arno.records.lock import writing
@@ -123,7 +123,7 @@ def test_damaged_metrics_jsonl_lines(state, how, request, copy, six, eight, monk
     """attacks.md: damaged metrics.jsonl (54 silent)."""
     run = copy(request.getfixturevalue(state))
     rounds, want = (8, eight) if state == "finished" else (6, six)
-    file = run / metrics.NAME
+    file = run / metrics_file.NAME
     break_file(file, how)
     found = outcome(run, file, rounds, monkeypatch)
     tail = ["line 2 again at the end", "all lines twice", *(["the last line removed"] if state == "killed" else [])]
@@ -140,7 +140,7 @@ def test_damaged_metrics_jsonl_lines(state, how, request, copy, six, eight, monk
 def test_damaged_metrics_jsonl_every_byte(finished, copy):
     """attacks.md: damaged metrics.jsonl. No wrong byte is read as another number."""
     run = copy(finished)
-    file = run / metrics.NAME
+    file = run / metrics_file.NAME
     good, folder = file.read_bytes(), RunFolder(run)
     for at in [*range(good.index(b"\n") + 1), *range(len(good) - 9, len(good))]:
         for bit in (0, 3, 6):
@@ -273,7 +273,7 @@ def test_damaged_piece_of_the_clients_of_a_finished_run(finished, copy, eight):
 def test_damaged_metrics_jsonl_before_every_checkpoint(killed, copy, six):
     """attacks.md: damaged metrics.jsonl. Without a checkpoint before the damage all rounds are computed again."""
     run = copy(killed)
-    break_file(run / metrics.NAME, "the first line removed")
+    break_file(run / metrics_file.NAME, "the first line removed")
     before = {path.name: path.read_bytes() for path in (run / "checkpoints").iterdir()}
     assert any("to the beginning" in line for line in repair(run))
     kept = {path.name.removesuffix(".damaged"): path.read_bytes() for path in (run / "checkpoints").iterdir()}
@@ -300,7 +300,7 @@ def test_a_whole_run_needs_no_repair(finished, killed, copy, tmp_path):
 
 def test_the_command_says_what_it_did(killed, copy, capsys):
     run = copy(killed)
-    break_file(run / metrics.NAME, "line 2 twice")
+    break_file(run / metrics_file.NAME, "line 2 twice")
     for expected in ([f"continue with: arno resume {run}"], ["nothing is damaged"]):
         with pytest.raises(SystemExit) as left:
             main(["repair", str(run)])

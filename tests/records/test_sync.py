@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 import arno
-from arno.records import metrics
+from arno.records import metrics_file
 from arno.records.folder import RunFolder
 from arno.runs.loop import Loop
 
@@ -68,14 +68,14 @@ def test_attack_configuration_and_manifest_are_synced_when_written(name, tmp_pat
 
 def test_ten_thousand_lines_are_read_in_well_under_a_second(tmp_path):
     row = {"seconds": 0.5, "clients": 10, "train_loss": 0.1, **{f"score_{i}": i / 7 for i in range(10)}}
-    (tmp_path / metrics.NAME).write_text("".join(metrics.line({"round": t, **row}) for t in range(1, 10_001)))
+    (tmp_path / metrics_file.NAME).write_text("".join(metrics_file.line({"round": t, **row}) for t in range(1, 10_001)))
     best = min(_timed(tmp_path) for _ in range(3))
     assert best < 0.7, f"{best:.2f} s"
 
 
 def _timed(path: Path) -> float:
     began = perf_counter()
-    assert len(metrics.read(path)) == 10_000
+    assert len(metrics_file.read(path)) == 10_000
     return perf_counter() - began
 
 
@@ -84,4 +84,4 @@ def test_the_checksum_is_not_seen_by_users(finished):
     assert "crc" not in result.history.columns
     assert "crc" not in result.folder.manifest()
     assert "crc" not in result.config
-    assert (finished / metrics.NAME).read_text().startswith('{"crc": "')
+    assert (finished / metrics_file.NAME).read_text().startswith('{"crc": "')

@@ -13,7 +13,7 @@ import pytest
 
 from arno.analysis.comparison import Comparison, Group
 from arno.records.folder import RunFolder
-from arno.records.metrics import read as recorded
+from arno.records.metrics_file import read as recorded
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 

@@ -14,10 +14,10 @@ import pytest
 
 from arno.analysis.comparison import Comparison, Group, Lost
 from arno.cli import main
-from arno.methods.display_api import Chart, HeatMap, Line
+from arno.methods.panels import Chart, HeatMap, Line
 from arno.records.folder import RunFolder
-from arno.records.metrics import read as recorded
-from arno.report import panels
+from arno.records.metrics_file import read as recorded
+from arno.report import comparison_panels
 from arno.report.html import write_report
 from arno.runs.run import RunResult
 
@@ -313,8 +313,8 @@ def test_long_runs_are_thinned_and_keep_their_end(runs):
     long.index.name = "round"
     long["test_f1"] = np.where((long.index % 10 == 0) | (long.index == 4991), long.index / 1e4, np.nan)
     result.history = long
-    [line] = panels.curves([Group("long", "", {0: result})]).lines
-    assert 200 < len(line["x"]["round"]) <= panels.MOST
+    [line] = comparison_panels.curves([Group("long", "", {0: result})]).lines
+    assert 200 < len(line["x"]["round"]) <= comparison_panels.MOST
     assert line["x"]["round"][-1] == 4991
     assert None not in line["y"]["test_f1"]["y"]  # rounds that were scored are kept before others
 
@@ -369,7 +369,7 @@ def test_figures_for_a_paper(runs, tmp_path, monkeypatch):
 
     shown = [Chart("a b", "", [Line("y", [1, 2], [1.0, 2.0], [0.5, 1.0], [2.0, 3.0])], log=True)]
     shown += [HeatMap("c", "", [[0, 1], [2, None]], ["p", "q"], ["r", "s"], marks=[["", "1"], ["2", ""]], root=True)]
-    monkeypatch.setattr(panels, "sections", lambda groups: {"clients": panels.Section(shown)})
+    monkeypatch.setattr(comparison_panels, "sections", lambda groups: {"clients": comparison_panels.Section(shown)})
     folder = figures.write_figures(Comparison.of(runs[:1]), tmp_path / "figures", ["png", "pdf"])
     names = {path.stem for path in folder.glob("*.png")}
     assert names == {path.stem for path in folder.glob("*.pdf")}

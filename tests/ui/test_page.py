@@ -16,7 +16,7 @@ import pytest
 from serving import EVIL, Served, command, recorded, start, wait_for
 
 import arno
-from arno.analysis.entry import write_tags
+from arno.analysis.run_entry import write_tags
 from arno.config import settings as configs
 from arno.grids import tune
 from arno.grids.this_process import ThisProcess

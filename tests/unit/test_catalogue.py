@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from arno.analysis import catalogue as catalogues
-from arno.analysis.catalogue import INDEX, Catalogue
-from arno.analysis.choose import ordered, parse, select
-from arno.analysis.entry import Entry, settings
-from arno.analysis.removal import remove
+from arno.analysis import run_index as catalogues
+from arno.analysis.delete_runs import remove
+from arno.analysis.run_entry import Entry, settings
+from arno.analysis.run_filters import ordered, parse, select
+from arno.analysis.run_index import INDEX, Catalogue
 from arno.config import settings as configs
 from arno.errors import ArnoError
-from arno.records import checksummed, metrics
+from arno.records import checksummed, metrics_file
 from arno.records.folder import RunFolder
 from arno.records.lock import holder, writing
 from arno.runs.progress import Quiet
@@ -77,7 +77,7 @@ def set_manifest(run: Path, **values: object) -> None:
 def test_a_run_is_what_its_records_say(folder: Path) -> None:
     found = Catalogue(folder).read()
     assert found.keys() == {"a", "b"}
-    one, rows = found["b"], metrics.read(folder / "b")
+    one, rows = found["b"], metrics_file.read(folder / "b")
     assert (one.kind, one.method, one.data, one.status, one.round, one.rounds) == (
         "run",
         "scaffold",
@@ -230,7 +230,7 @@ def test_without_a_place_for_the_index(folder: Path, monkeypatch: pytest.MonkeyP
 def test_two_processes_list_at_once(folder: Path) -> None:
     for i in range(20):
         shutil.copytree(folder / "a", folder / f"c{i}")
-    program = "import sys; from arno.analysis.catalogue import Catalogue; print(len(Catalogue(sys.argv[1]).read()))"
+    program = "import sys; from arno.analysis.run_index import Catalogue; print(len(Catalogue(sys.argv[1]).read()))"
     command = [sys.executable, "-c", program, str(folder)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [one.communicate()[0] for one in both] == ["22\n"] * 3

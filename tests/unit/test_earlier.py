@@ -19,7 +19,7 @@ import arno
 from arno.analysis.comparison import Comparison
 from arno.grids.cells import run_cells
 from arno.grids.compare import is_done
-from arno.records import checkpoint, metrics
+from arno.records import checkpoint, metrics_file
 from arno.records.folder import RunFolder
 from arno.runs.run import RunResult
 
@@ -57,7 +57,7 @@ def of_release_0_1(run: Path) -> None:
     for name in ("crc", "checksums", "client_count"):
         manifest.pop(name, None)
     (run / "manifest.json").write_text(json.dumps(manifest | {"arno": "0.1.0"}, indent=2))
-    rows = metrics.read(run)
+    rows = metrics_file.read(run)
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for path in (run / "checkpoints").glob("[0-9]*.safetensors"):
         old_checkpoint(path)

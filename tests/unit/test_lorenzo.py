@@ -20,11 +20,11 @@ from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.engines.serial import Serial
 from arno.errors import ArnoError
-from arno.methods.display_api import headlines, messages
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedprox import Proximal
 from arno.methods.fedvarp import Varp
 from arno.methods.lorenzo import Lorenzo, Mean, lorenzo
+from arno.methods.panels import headlines, messages
 from arno.methods.scaffold import Scaffold
 from arno.methods.sub_models import Window
 from arno.models.linear import MLP

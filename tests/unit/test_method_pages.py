@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from arno.config.settings import compose, plain
-from arno.methods.catalogue import entries
+from arno.methods.descriptions import entries
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

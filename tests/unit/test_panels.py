@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from arno.methods.display_api import Chart, HeatMap, Line, curves_of, from_json, over_seeds, to_json
+from arno.methods.panels import Chart, HeatMap, Line, curves_of, from_json, over_seeds, to_json
 from arno.records.folder import RunFolder
 
 CHART = Chart("Step", "text", [Line("a", [1, 2], [0.5, None], [0.4, 0.1], [0.6, 0.3])], "round", "norm", True, 0, 1.5)

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from arno.core.metric import TRAIN_LOSS, Metric
-from arno.methods.display_api import Chart, HeatMap, Line
+from arno.methods.panels import Chart, HeatMap, Line
 from arno.pictures.curves import draw_curves
 from arno.pictures.draw import draw, write_panels
 from arno.pictures.figure import figure

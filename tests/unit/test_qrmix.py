@@ -20,9 +20,9 @@ from arno.data.dataset import Transform
 from arno.data.partition import Partition
 from arno.errors import ArnoError
 from arno.methods import qrmix as module
-from arno.methods.display_api import Chart, messages, panels
 from arno.methods.fedavgm import ServerMomentum
 from arno.methods.fedrcl import fedrcl
+from arno.methods.panels import Chart, messages, panels
 from arno.methods.qrmix import (
     Eigenpairs,
     QRMix,

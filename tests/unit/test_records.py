@@ -16,7 +16,7 @@ import torch
 
 from arno import ArnoError
 from arno.core.metric import Metric
-from arno.records import metrics
+from arno.records import metrics_file
 from arno.records.folder import MOST, RunFolder
 from arno.records.lock import writing
 
@@ -36,7 +36,7 @@ def write(folder: RunFolder, rounds: range) -> None:
 
 def test_rows_are_on_disk_at_once_and_clients_with_the_checkpoint(folder):
     write(folder, range(1, 4))
-    assert [row["round"] for row in metrics.read(folder.path)] == [1, 2, 3]
+    assert [row["round"] for row in metrics_file.read(folder.path)] == [1, 2, 3]
     assert folder.client_records() == []
     folder.flush_clients(3)
     write(folder, range(4, 6))
@@ -82,13 +82,13 @@ def test_a_resumed_run_forgets_the_rounds_after_its_checkpoint(folder):
         killed.write_bytes(b"a file that a kill left unfinished")
     folder.rewind(2)
     assert not folder.unfinished()
-    assert [row["round"] for row in metrics.read(folder.path)] == [1, 2]
+    assert [row["round"] for row in metrics_file.read(folder.path)] == [1, 2]
     assert sorted(path.name[:16] for path in folder.checkpoints.iterdir()) == ["00000002.safeten", "clients-00000002"]
 
 
 def test_a_reader_takes_complete_lines_only_and_each_once(tmp_path):
-    path = tmp_path / metrics.NAME
-    reader = metrics.Reader(path)
+    path = tmp_path / metrics_file.NAME
+    reader = metrics_file.Reader(path)
     assert list(reader.rows()) == [], "the file does not exist yet"
     path.write_text('{"round": 1}\n{"round": 2}\n{"round": 3}\n{"round"')
     assert [row["round"] for row in reader.rows(2)] == [1, 2]
@@ -97,20 +97,20 @@ def test_a_reader_takes_complete_lines_only_and_each_once(tmp_path):
     with path.open("a") as file:
         file.write(": 4}\n")
     assert [row["round"] for row in reader.rows()] == [4]
-    assert [row["round"] for row in metrics.read(tmp_path)] == [1, 2, 3, 4]
+    assert [row["round"] for row in metrics_file.read(tmp_path)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("line", ["nothing", "[1]", '{"gap": 1}', '{"round": "3"}', "\0\0\0"])
 def test_a_damaged_line_is_named_and_left_out_by_a_resume(folder, line):
     write(folder, range(1, 3))
     folder.close()
-    path = folder.path / metrics.NAME
+    path = folder.path / metrics_file.NAME
     with path.open("a") as file:
         file.write(f'{line}\n{{"round": 4}}\n')
     with pytest.raises(ArnoError, match=r"metrics\.jsonl, line 3: is no record of a round; arno repair"):
-        metrics.read(folder.path)
+        metrics_file.read(folder.path)
     folder.rewind(10)
-    assert [row["round"] for row in metrics.read(folder.path)] == [1, 2]
+    assert [row["round"] for row in metrics_file.read(folder.path)] == [1, 2]
 
 
 def test_a_manifest_that_cannot_be_read(folder):

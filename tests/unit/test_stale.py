@@ -149,9 +149,10 @@ def test_processes_note_what_they_import(tmp_path):
     """The process itself, and one that it starts."""
     module, notes = as_it_is(), tmp_path / "imports"
     inner = "import arno.core.seeds"
-    outer = f"import subprocess, sys, arno.core.cohorts; subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    start = f"subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    outer = f"import subprocess, sys, arno.core.selection_draws; {start}"
     subprocess.run([sys.executable, "-c", outer], check=True, env=module.noting(notes))
     files = module.imported(notes.read_text().split())
-    assert {"src/arno/core/cohorts.py", "src/arno/core/seeds.py"} <= files
+    assert {"src/arno/core/selection_draws.py", "src/arno/core/seeds.py"} <= files
     assert not any(file.startswith("src/arno/engines") for file in files)
     assert os.environ.get("ARNO_NOTES") is None

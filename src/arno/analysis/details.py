@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ArnoError
 from ..limits import inside
 from ..records import checksummed
-from .entry import Entry, settings
+from .run_entry import Entry, settings
 
 #: Bytes that are read from the end of a log.
 LOG = 2**14

@@ -27,7 +27,7 @@ CLIENTS, STRATA = 40, 12
 def show_methods(family: str | None = None) -> None:
     """Print all methods, or those of a family: name and one sentence, family after family."""
     from ..methods import FAMILIES
-    from ..methods.catalogue import entries
+    from ..methods.descriptions import entries
 
     table, last = Table("method", "what it does"), ""
     table.columns[0].no_wrap = True
@@ -46,7 +46,7 @@ def show_methods(family: str | None = None) -> None:
 
 def show_method(name: str) -> None:
     """Print one method in full: what its sources say, what it takes, and the docstring of its file."""
-    from ..methods.catalogue import entry
+    from ..methods.descriptions import entry
     from .abilities import engines_of, tasks_of
 
     one, console = entry(name), Console()
@@ -80,7 +80,7 @@ def show_method(name: str) -> None:
 
 def as_json(names: Sequence[str]) -> list[dict[str, Any]]:
     """Methods as plain data."""
-    from ..methods.catalogue import entry
+    from ..methods.descriptions import entry
     from .abilities import engines_of, tasks_of
 
     rows = []

@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     if options.name and options.family:
         raise ArnoError(f"arno methods {options.name} --family", "a name shows one method", "leave one of them out")
 
-    from ..methods.catalogue import entries, entry
+    from ..methods.descriptions import entries, entry
     from .listing import as_json, show_method, show_methods
 
     if options.json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .finish import finish
 from .parser import parser_of
+from .print_result import finish
 
 ABOUT = "Continue a run. rounds=, eval.…= and checkpoint.…= may change; nothing else may."
 

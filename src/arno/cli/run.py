@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ArnoError
-from .finish import finish
 from .parser import parser_of
+from .print_result import finish
 
 ABOUT = """\
 Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
@@ -111,7 +111,7 @@ def group_help(words: Sequence[str]) -> str:
     if not named:
         return ""
 
-    from ..methods.catalogue import read  # imports torch
+    from ..methods.descriptions import read  # imports torch
 
     lines = []
     for group, kind in named:

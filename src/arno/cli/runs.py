@@ -14,8 +14,8 @@ from ..errors import ArnoError
 from .parser import parser_of
 
 if TYPE_CHECKING:
-    from ..analysis.catalogue import Catalogue
-    from ..analysis.entry import Entry
+    from ..analysis.run_entry import Entry
+    from ..analysis.run_index import Catalogue
 
 ABOUT = """\
 Lists every run, comparison and search below FOLDER (default: the current folder), the newest first. Conditions choose:
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON: a list with all that is known of each")
     options = parser.parse_intermixed_args(arguments)
 
-    from ..analysis.choose import ordered
+    from ..analysis.run_filters import ordered
 
     catalogue, found = chosen(options.words, options.cells)
     found = ordered(found, options.sort, options.reverse)
@@ -77,8 +77,8 @@ def main(arguments: list[str]) -> int:
 
 def chosen(words: Sequence[str], cells: bool) -> tuple[Catalogue, list[Entry]]:
     """The catalogue of the folder among the words, and the entries that the conditions choose."""
-    from ..analysis.catalogue import Catalogue
-    from ..analysis.choose import is_filter, parse, select
+    from ..analysis.run_filters import is_filter, parse, select
+    from ..analysis.run_index import Catalogue
 
     places = [word for word in words if not is_filter(word) or Path(word).is_dir()]
     if len(places) > 1:
@@ -192,7 +192,7 @@ def printable(text: str) -> str:
 
 def one(path: Path) -> tuple[Catalogue, Entry]:
     """The entry of a folder."""
-    from ..analysis.catalogue import Catalogue
+    from ..analysis.run_index import Catalogue
 
     catalogue = Catalogue(path)
     entry = catalogue.read().get(".")
@@ -270,7 +270,7 @@ def tag(arguments: list[str]) -> int:
     parser.add_argument("--remove", action="store_true", help="take it away")
     options = parser.parse_args(arguments)
 
-    from ..analysis.entry import write_tags
+    from ..analysis.run_entry import write_tags
 
     words = options.word.split(",")
     for word in words:
@@ -291,8 +291,8 @@ def rm(arguments: list[str]) -> int:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     options = parser.parse_args(arguments)
 
-    from ..analysis.choose import is_filter
-    from ..analysis.removal import refuse_removal, remove
+    from ..analysis.delete_runs import refuse_removal, remove
+    from ..analysis.run_filters import is_filter
 
     paths = [Path(word) for word in options.words if not is_filter(word) or Path(word).is_dir()]
     filters = [word for word in options.words if Path(word) not in paths]

@@ -14,8 +14,8 @@ from .parser import parser_of
 from .runs import line, one, printable, span
 
 if TYPE_CHECKING:
-    from ..analysis.catalogue import Catalogue
-    from ..analysis.entry import Entry
+    from ..analysis.run_entry import Entry
+    from ..analysis.run_index import Catalogue
 
 ABOUT = """\
 Shows a run or a comparison until it ends: its state, rounds, scores, time left and last messages. Ctrl-C ends the view

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from .. import machine
-from ..core.contracts import Engine, Problem
+from ..core.engine import Engine
 from ..core.federation import Federation, Local
 from ..core.method_part import Part
+from ..core.problem import Problem
 from ..core.resources import Need, refuse
 from ..core.seeds import seeded
 from ..core.work import SGD

@@ -32,11 +32,11 @@ ARGUMENTS = {
 
 #: The class of what the factories of a group return, under its public name.
 CLASSES = {
-    "problem": "arno.core.contracts.Problem",
+    "problem": "arno.core.problem.Problem",
     "task": "arno.tasks.task.Task",
     "model": "torch.nn.Module",
     "select": "arno.Part",
-    "engine": "arno.core.contracts.Engine",
+    "engine": "arno.core.engine.Engine",
 }
 
 

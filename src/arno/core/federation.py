@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..errors import ArnoError, Diverged
 from .average import added_up
-from .contracts import Engine, Problem
+from .engine import Engine
 from .method_part import Ids, Part, in_order, like, numbers
 from .per_client import PerClient, Values
+from .problem import Problem
 from .serial import Serial
 from .table import ClientTable, refuse_if_too_large
 from .traffic import traffic

@@ -14,7 +14,7 @@ from .table import ClientTable
 from .work import Mat, Result, SumResult, Vec, Work
 
 if TYPE_CHECKING:
-    from .contracts import Engine
+    from .engine import Engine
     from .federation import Federation
 
 #: Client ids: all clients are a `range`, so that a million clients cost nothing until some are chosen.
@@ -43,9 +43,9 @@ SHARED = frozenset({"loss"})
 RENAMED = {
     "done": "called `stop`",
     "close": "called `final` and takes the last model",
-    "lines": "a function beside the part, registered with `arno.methods.display_api.messages`",
-    "panels": "a function beside the part, registered with `arno.methods.display_api.panels`",
-    "draw": "a panel: a function beside the part, registered with `arno.methods.display_api.panels`",
+    "lines": "a function beside the part, registered with `arno.methods.panels.messages`",
+    "panels": "a function beside the part, registered with `arno.methods.panels.panels`",
+    "draw": "a panel: a function beside the part, registered with `arno.methods.panels.panels`",
 }
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ArnoError
-from .cohorts import uniforms
 from .distributions import Law, parse
 from .seeds import key, numpy_stream
+from .selection_draws import uniforms
 
 #: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a law of `distributions.py`: `uniform(a, b)`, …,
 #: `each_round(integers(a, b))`.

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ArnoError, ClientError, StoppedAtOnce, described
-from .contracts import Engine, Learner, Problem
+from .engine import Engine
+from .local_rules import train
+from .problem import Learner, Problem
 from .resources import exhausted
-from .steps import train
 from .work import Job, Mat, Result, SubModel, Vec, Work
 
 #: How often a client is tried with `on_client_error=retry`.

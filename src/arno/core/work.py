@@ -37,7 +37,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a client trains: the name of a function in `core/steps.py`, and the numbers that it takes."""
+    """How a client trains: the name of a function in `core/local_rules.py`, and the numbers that it takes."""
 
     name: str = "sgd"
     numbers: Mapping[str, float] = field(default_factory=dict)

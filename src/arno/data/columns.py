@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from ..errors import ArnoError
 from ..limits import room
+from .cell_values import grouped, is_text
 from .dataset import Ints, shortened
 from .images import Array
-from .values import grouped, is_text
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ..errors import ArnoError
 from ..limits import Capped, few_columns
-from .values import marks
+from .cell_values import marks
 
 #: The type of a file follows from so many bytes at its start.
 START = 2**20

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import ArnoError
+from .cell_values import is_text
 from .columns import ROUNDED, SOME, Place, classes, is_number, numbers, rounded
 from .dataset import shortened
 from .images import Array
-from .values import is_text
 
 #: Texts that mean 0 and 1 where there are several labels.
 WORDS = {"no": 0, "n": 0, "false": 0, "f": 0, "yes": 1, "y": 1, "true": 1, "t": 1}

@@ -13,12 +13,12 @@ import pyarrow as pa
 from ..errors import ArnoError
 from ..limits import few_columns, place, regular
 from ..limits import shortened as shortened_text
+from .cell_values import is_text, valued
 from .columns import is_number
 from .csv_files import read_csv
 from .dataset import shortened
 from .feather import mapped_batches
 from .parquet import measured, plain_batches
-from .values import is_text, valued
 
 #: How a file is read, by its suffix.
 SUFFIXES = {

@@ -20,7 +20,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..core.contracts import Caller, Engine, Problem
+from ..core.engine import Caller, Engine
+from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError

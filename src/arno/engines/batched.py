@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.contracts import Caller, Problem
+from ..core.engine import Caller
+from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat, Result, Work
 from ..errors import ArnoError

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.work import Result, SubModel, Work
 from ..data.dataset import Ints
 from ..errors import ArnoError, named, own_frames

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.contracts import Engine, Problem
+from ..core.engine import Engine
+from ..core.problem import Problem
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import Unanswered
 from .packing import tensor

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat
 from ..kernels.allocator import keep_memory

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat, Vec, Work
 from ..errors import ArnoError

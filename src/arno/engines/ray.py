@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.work import Mat, Vec
 from ..registry import loaded_targets
 from .actors import Actor, Actors, Call, Ray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..core.contracts import Problem
+from ..core.problem import Problem
 from ..core.serial import Serial
 from ..errors import ArnoError
 from ..kernels.allocator import keep_memory

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from ..core.contracts import Caller
+from ..core.engine import Caller
 from ..errors import ArnoError
 from .transport import Lost, Piece, Request, Transport
 

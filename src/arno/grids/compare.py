@@ -35,7 +35,7 @@ from .this_process import ThisProcess
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..core.contracts import Problem
+    from ..core.problem import Problem
 
 #: Keys of the comparison itself; every other key is a setting of its runs.
 OWN = ("out", "target", "metric", "test")

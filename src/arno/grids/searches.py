@@ -39,7 +39,7 @@ from .spaces import method_of, refuse_values
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..core.contracts import Problem
+    from ..core.problem import Problem
 
 #: The seeds of the search, unless they are given.
 SEARCH_SEEDS = "1000"

@@ -13,7 +13,7 @@ from .grid import Cell, after_method, own_key, refuse_key
 from .ranges import Range
 
 if TYPE_CHECKING:
-    from ..core.contracts import Problem
+    from ..core.problem import Problem
     from .cells import Config
 
 #: The range of a setting that every method has, unless a range or a value is given.

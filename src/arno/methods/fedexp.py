@@ -19,7 +19,7 @@ from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
 from .checks import refuse_roles
-from .display_api import Chart, Panel, Records, curves_of, panels
+from .panels import Chart, Panel, Records, curves_of, panels
 
 
 @methods.register(

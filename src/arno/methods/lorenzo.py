@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..core.contracts import Engine
+from ..core.engine import Engine
 from ..core.federation import Federation
 from ..core.method_part import Ids, Part
 from ..core.metric import Metric
@@ -40,8 +40,8 @@ from ..core.work import Mat, Result, Vec, Work
 from ..errors import ArnoError, unknown
 from ..problems.supervised import Supervised
 from . import methods, parts
-from .display_api import Chart, HeatMap, Panel, Records, curves_of, headlines, messages, panels
 from .finetune import has_personal_models
+from .panels import Chart, HeatMap, Panel, Records, curves_of, headlines, messages, panels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.contracts import Engine
+from ..core.engine import Engine
 from ..core.federation import Federation
 from ..core.method_part import Part
 from ..core.work import Result, Rule, SumResult, Vec, Work

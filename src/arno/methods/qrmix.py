@@ -37,8 +37,8 @@ from ..errors import ArnoError
 from ..models.network import last_linear
 from ..problems.supervised import Supervised, SupervisedLearner
 from . import methods, parts
-from .display_api import Chart, Panel, Records, curves_of, messages, panels
 from .finetune import has_personal_models
+from .panels import Chart, Panel, Records, curves_of, messages, panels
 
 Rule = Literal["seed", "lsq", "mean"]
 

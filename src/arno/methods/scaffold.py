@@ -25,7 +25,7 @@ from ..core.method_part import Part
 from ..core.work import Result, Vec, Work
 from ..errors import ArnoError
 from . import methods, parts
-from .display_api import Chart, Panel, Records, curves_of, panels
+from .panels import Chart, Panel, Records, curves_of, panels
 
 
 @methods.register(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.contracts import Footprint
+from ..core.problem import Footprint
 
 if TYPE_CHECKING:
     from .supervised import Supervised

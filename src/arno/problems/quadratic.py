@@ -8,10 +8,10 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from ..core.contracts import Clients, Problem
 from ..core.federation import Federation
 from ..core.layout import Layout
 from ..core.metric import TRAIN_LOSS
+from ..core.problem import Clients, Problem
 from ..core.work import Job, SubModel, Vec
 from ..errors import ArnoError
 from ..quadratic import METRICS, Instance, too_fast

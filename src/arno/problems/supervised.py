@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ..core.contracts import Clients, Footprint, Problem
 from ..core.layout import Layout, bind, copied, flatten, parameter_hooks
 from ..core.metric import TRAIN_LOSS, Metric
 from ..core.per_client import Values
+from ..core.problem import Clients, Footprint, Problem
 from ..core.resources import refuse_network
 from ..core.seeds import key, seeded, stream
 from ..core.user_code_trial import try_user_code

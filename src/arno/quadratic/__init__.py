@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.cohorts import candidates_size, cohort_size, race, shrunk, uniforms
 from ..core.metric import Metric
 from ..core.seeds import key, numpy_stream
+from ..core.selection_draws import candidates_size, cohort_size, race, shrunk, uniforms
 from ..errors import ArnoError, unknown
 
 Array = np.ndarray

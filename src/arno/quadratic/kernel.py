@@ -16,7 +16,7 @@ SORTED = 48  # up to so many candidates are kept sorted by insertion; more are k
 
 @helper
 def scramble(z):
-    """SplitMix64's finaliser, as in `core/cohorts.py`."""
+    """SplitMix64's finaliser, as in `core/selection_draws.py`."""
     z = (z ^ (z >> S30)) * MIX1
     z = (z ^ (z >> S27)) * MIX2
     return z ^ (z >> S31)

@@ -26,10 +26,10 @@ from ..limits import CONFIG as CONFIG_SIZE
 from ..limits import check_yaml
 from ..pictures.panel_types import Panel, from_json, to_json
 from ..version import __version__
-from . import checksummed, clients, disk, metrics
+from . import checksummed, clients, disk, metrics_file
 from .checksummed import CONFIG
 from .damage import Damaged, checksum, content, damaged, file_checksum
-from .metrics import Row
+from .metrics_file import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,9 +101,9 @@ class RunFolder:
             with suppress(Damaged):
                 found[name] = str(self.manifest(name).get("run", ""))
         with suppress(Damaged, StopIteration):
-            reader = metrics.Reader(self.path / metrics.NAME)
+            reader = metrics_file.Reader(self.path / metrics_file.NAME)
             next(reader.rows())
-            found[metrics.NAME] = reader.mark
+            found[metrics_file.NAME] = reader.mark
         return {name: mark for name, mark in found.items() if mark}
 
     def stranger(self) -> str | None:
@@ -126,7 +126,7 @@ class RunFolder:
 
     def refuse_used(self) -> None:
         """Refuse a folder that already holds a run."""
-        if self.saved() or any((self.path / name).exists() for name in ("manifest.json", PREVIOUS, metrics.NAME)):
+        if self.saved() or any((self.path / name).exists() for name in ("manifest.json", PREVIOUS, metrics_file.NAME)):
             raise ArnoError(f"out = {self.path}", "it holds a run already", f"arno resume {self.path}, or another out=")
 
     def create(self, config: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ class RunFolder:
             with suppress(Damaged, KeyError):
                 same = checksummed.read(path / "compare.json", path, "command")["command"]
                 raise ArnoError(f"{path}", "is no run but a comparison", f"the same command continues it: {same}")
-            if cls(path).saved() or (path / metrics.NAME).exists():
+            if cls(path).saved() or (path / metrics_file.NAME).exists():
                 raise damaged(path / "config.yaml", "is missing", path)
             raise ArnoError(
                 f"{path}", "is no run: it holds no config.yaml", "give the folder that arno run printed last"
@@ -291,15 +291,15 @@ class RunFolder:
         odd, saved = self.stranger(), self.saved()
         if odd is not None:
             raise damaged(self.path / odd, "belongs to another run", self.path)
-        rows = list(metrics.Reader(self.path / metrics.NAME, self.mark).rows())
+        rows = list(metrics_file.Reader(self.path / metrics_file.NAME, self.mark).rows())
         manifest = self.manifest() if (self.path / "manifest.json").exists() else {}
         last = rows[-1]["round"] if rows else None
         if manifest.get("status") == "done" and manifest.get("rounds", last) != last:
             rule = f"its last complete line is of round {last}, but the run ended after round {manifest['rounds']}"
-            raise damaged(self.path / metrics.NAME, rule, self.path)
+            raise damaged(self.path / metrics_file.NAME, rule, self.path)
         if saved and int(saved[-1].stem) > (last or 0) and manifest.get("status") != "done":
             rule = f"its last complete line is of round {last or 0}, but {saved[-1].name} was saved"
-            raise damaged(self.path / metrics.NAME, rule, self.path)
+            raise damaged(self.path / metrics_file.NAME, rule, self.path)
         return rows
 
     def complete(self) -> int:
@@ -332,12 +332,14 @@ class RunFolder:
         """Record a round: its row goes to disk at once, the rows of its clients with the next checkpoint."""
         try:
             if self._metrics is None:
-                self._metrics = (self.path / metrics.NAME).open("a")
-            self._metrics.write(metrics.line(row, self.mark))
+                self._metrics = (self.path / metrics_file.NAME).open("a")
+            self._metrics.write(metrics_file.line(row, self.mark))
             self._metrics.flush()
         except OSError as error:
             raise ArnoError(
-                f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
+                f"cannot write {self.path / metrics_file.NAME}",
+                str(error.strerror),
+                "free some space, then arno resume",
             ) from error
         n = len(columns.get("client", []))
         for name, values in {"round": [row["round"]] * n, **columns}.items():
@@ -354,7 +356,9 @@ class RunFolder:
                 self._named = True
         except OSError as error:
             raise ArnoError(
-                f"cannot write {self.path / metrics.NAME}", str(error.strerror), "free some space, then arno resume"
+                f"cannot write {self.path / metrics_file.NAME}",
+                str(error.strerror),
+                "free some space, then arno resume",
             ) from error
 
     def flush_clients(self, t: int) -> None:
@@ -382,8 +386,8 @@ class RunFolder:
             disk.remove(path)
         for path in self.after(t):  # before the records: a checkpoint must not be without its rounds
             disk.remove(path)
-        if (self.path / metrics.NAME).exists():
-            self.write_bytes(metrics.NAME, metrics.up_to(self.path, t), sync=True)
+        if (self.path / metrics_file.NAME).exists():
+            self.write_bytes(metrics_file.NAME, metrics_file.up_to(self.path, t), sync=True)
 
     def unfinished(self) -> list[Path]:
         """What a kill left of the file that was being written: it has no name yet."""

@@ -14,7 +14,7 @@ from typing import Any
 from ..config import settings as configs
 from ..errors import ArnoError
 from . import checkpoint as checkpoints
-from . import clients, disk, metrics
+from . import clients, disk, metrics_file
 from .checkpoint import Checkpoint
 from .damage import Damaged
 from .folder import PREVIOUS, RunFolder
@@ -124,7 +124,7 @@ class Repair:
 
     def records(self) -> None:
         """Remove what is damaged in the records, and go back to a checkpoint before it."""
-        path = self.path / metrics.NAME
+        path = self.path / metrics_file.NAME
         try:
             if self.saved:
                 verify_rounds(self.folder, self.saved[-1])
@@ -132,14 +132,16 @@ class Repair:
             return
         except Damaged as error:
             reason = f"{error.args[0]} {error.args[1]}"
-        lines = list(metrics.lines(path)) if path.is_file() else []
+        lines = list(metrics_file.lines(path)) if path.is_file() else []
         once = list(dict.fromkeys(lines))
         if path.exists():
             self.aside(path, reason)
-        self.folder.write_bytes(metrics.NAME, b"".join(once), sync=True)
-        self.folder.write_bytes(metrics.NAME, metrics.up_to(self.path, self.last()), sync=True)
+        self.folder.write_bytes(metrics_file.NAME, b"".join(once), sync=True)
+        self.folder.write_bytes(metrics_file.NAME, metrics_file.up_to(self.path, self.last()), sync=True)
         if len(once) < len(lines):
-            self.done.append(f"{len(lines) - len(once)} lines of {metrics.NAME} that were there twice were removed")
+            self.done.append(
+                f"{len(lines) - len(once)} lines of {metrics_file.NAME} that were there twice were removed"
+            )
         while self.saved:
             try:
                 verify_rounds(self.folder, self.saved[-1])
@@ -251,11 +253,11 @@ class Repair:
         for path in self.folder.after(t):
             self.aside(path, "lies after the damage")
         self.saved = [saved for saved in self.saved if saved.round <= t]
-        kept = self.path / metrics.NAME
-        cut = metrics.up_to(self.path, t)
+        kept = self.path / metrics_file.NAME
+        cut = metrics_file.up_to(self.path, t)
         if len(cut) < kept.stat().st_size:
             self.aside(kept, f"holds rounds after round {max(t, 0)}, which will be computed again")
-            self.folder.write_bytes(metrics.NAME, cut, sync=True)
+            self.folder.write_bytes(metrics_file.NAME, cut, sync=True)
         if (self.path / "clients.parquet").exists():
             self.aside(self.path / "clients.parquet", "holds rounds that will be computed again")
         where = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import settings as configs
 from ..errors import ArnoError
 from . import checkpoint as checkpoints
-from . import clients, disk, metrics
+from . import clients, disk, metrics_file
 from .checkpoint import Checkpoint
 from .damage import Damaged, damaged
 from .folder import PREVIOUS, RunFolder
@@ -45,11 +45,11 @@ def verify_config(folder: RunFolder, saved: Checkpoint) -> None:
 
 def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:
     """The rounds up to the checkpoint, each with its number of clients; refused unless each is there once, in order."""
-    path, t, counts = folder.path / metrics.NAME, saved.round, dict[int, int]()
+    path, t, counts = folder.path / metrics_file.NAME, saved.round, dict[int, int]()
     first = saved.run.get("first")
     if first is not None and first > t:
         return counts
-    for row in metrics.Reader(path, folder.mark).rows():
+    for row in metrics_file.Reader(path, folder.mark).rows():
         allowed = (first,) if first is not None else () if saved.config.get("load") else (0, 1)
         if not counts and allowed and row["round"] not in allowed:
             raise damaged(f"{path}, line 1", f"holds round {row['round']}, not round {allowed[-1]}", folder.path)

@@ -18,7 +18,7 @@ from ..analysis.comparison import Comparison, Lost
 from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
 from ..version import __version__
-from . import panels, search, sections
+from . import comparison_panels, search, sections
 
 BANDS = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
@@ -102,16 +102,16 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
     """The data of one setting for the page: its curves, and the panels and notes of each section."""
     groups = [group for group in comparison.members if group.setting == name and group.runs]
     part_way = [one for group in comparison.members if group.setting == name for one in group.part_way()]
-    found = panels.sections(groups)
+    found = comparison_panels.sections(groups)
     return {
         "name": name or "all runs",
-        "curves": as_data(panels.curves([*groups, *part_way])),
+        "curves": as_data(comparison_panels.curves([*groups, *part_way])),
         "panels": {section: [asdict(panel) for panel in one.panels] for section, one in found.items()},
         "notes": {section: one.notes for section, one in found.items()},
     }
 
 
-def as_data(curves: panels.Curves) -> dict[str, Any]:
+def as_data(curves: comparison_panels.Curves) -> dict[str, Any]:
     """The curves for the page, with what the declaration of each metric says about its y axis."""
     axes = {m.name: {"label": m.label, "log": m.log, "low": m.low, "high": m.high} for m in curves.metrics.values()}
     return {**vars(curves), "metrics": axes}

@@ -10,7 +10,7 @@ from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError
 from ..pictures.draw import draw, slug
 from ..pictures.panel_types import Panel
-from . import panels
+from . import comparison_panels
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
@@ -47,11 +47,11 @@ def named(comparison: Comparison) -> Iterator[tuple[str, Panel]]:
         groups = [group for group in comparison.members if group.setting == place and group.runs]
         part_way = [one for group in comparison.members if group.setting == place for one in group.part_way()]
         prefix = f"{place} " if place else ""
-        curves = panels.curves([*groups, *part_way])
+        curves = comparison_panels.curves([*groups, *part_way])
         for metric in curves.metrics.values():
             for axis in curves.axes if _main(metric, comparison.declared()) else ["round"]:
                 yield slug(f"{prefix}{metric.name} {axis}"), curves.chart(metric.name, axis)
-        for section in panels.sections(groups).values():
+        for section in comparison_panels.sections(groups).values():
             yield from ((slug(f"{prefix}{panel.title}"), panel) for panel in section.panels)
 
 

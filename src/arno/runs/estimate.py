@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from ..core.contracts import Footprint
+from ..core.problem import Footprint
 from ..core.federation import ROWS, Federation
 from ..core.resources import Need, refuse, shown, summed
 from ..core.table import ClientTable

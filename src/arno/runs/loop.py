@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..config import settings as configs
-from ..core.contracts import Caller
+from ..core.engine import Caller
 from ..core.federation import Federation, Round
 from ..errors import ArnoError, StoppedAtOnce, Unanswered, described, named
-from ..methods.display_api import Panel, headlines, messages, panels
+from ..methods.panels import Panel, headlines, messages, panels
 from ..records import checkpoint as checkpoints
 from ..records import disk
 from ..records.folder import COUNTS, RESULTS, RunFolder, environment

@@ -21,7 +21,7 @@ from ..config.settings import parse
 from ..errors import ArnoError, unknown
 from ..pictures.figure import COLOURS, figure
 from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
-from ..records import disk, metrics
+from ..records import disk, metrics_file
 from ..records.clients import write_parquet
 from ..records.damage import Damaged
 from ..records.folder import RunFolder
@@ -194,7 +194,7 @@ def write(folder: RunFolder, s: Simulation) -> None:
     columns |= {"rho": s.rho, "rho_star": s.rho_star} if len(s.rho) else {}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     named = ({"round": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(rows, 1))
-    folder.write_text(metrics.NAME, "".join(metrics.line(row, folder.mark) for row in named))
+    folder.write_text(metrics_file.NAME, "".join(metrics_file.line(row, folder.mark) for row in named))
     rounds = np.repeat(np.arange(1, s.study.epochs + 1), s.chosen.shape[1])
     columns = {"round": rounds, "client": s.chosen.ravel()}
     arrays = [pa.Array.from_buffers(pa.int64(), len(a), [None, pa.py_buffer(a)]) for a in columns.values()]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from ..core.contracts import Problem
+    from ..core.problem import Problem
 
 
 class RunResult:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.contracts import Learner, Problem
+from ..core.problem import Learner, Problem
 from ..core.federation import Federation
 from ..core.serial import Serial
-from ..core.steps import train
+from ..core.local_rules import train
 from ..core.work import Job, Mat, Probe, Result, SubModel, Work
 from ..engines.batched import Batched, groups
 

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.contracts import added
 from ..core.metric import Metric
+from ..core.problem import added
 from ..errors import ArnoError
 from . import tasks
 

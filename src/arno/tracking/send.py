@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..errors import ArnoError
-from ..records import metrics
+from ..records import metrics_file
 from ..records.damage import damaged
 from ..records.folder import RunFolder
 from ..records.lock import refuse_links, writing
@@ -70,7 +70,7 @@ class Sender:
         self._rounds = self.folder.config().get("rounds")
         if not isinstance(self._rounds, int):
             raise damaged(path / "config.yaml", "holds no number of rounds", path)
-        self._reader, self._elapsed = metrics.Reader(path / metrics.NAME, self.folder.mark), 0.0
+        self._reader, self._elapsed = metrics_file.Reader(path / metrics_file.NAME, self.folder.mark), 0.0
         self._pending: list[Record] = []
         self._connected = False
 
@@ -117,7 +117,7 @@ class Sender:
             self._pending = [record for record in records if record.round > self.state["sent"]]
         return self._pending
 
-    def _record(self, row: metrics.Row) -> Record:
+    def _record(self, row: metrics_file.Row) -> Record:
         self._elapsed += row.get("seconds", 0.0)
         values = {k: float(v) for k, v in row.items() if k != "round" and isinstance(v, int | float)}
         return Record(row["round"], self.state["began"] + self._elapsed, values)

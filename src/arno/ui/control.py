@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from ..analysis.entry import Entry, settings
+from ..analysis.run_entry import Entry, settings
 from ..errors import ArnoError
 from ..records import checksummed
 from ..records.lock import holder

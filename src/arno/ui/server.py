@@ -24,9 +24,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ..analysis.choose import ordered, parse, select
 from ..analysis.details import log
-from ..analysis.entry import Entry
+from ..analysis.run_entry import Entry
+from ..analysis.run_filters import ordered, parse, select
 from ..errors import ArnoError, named
 from ..report.html import write_report
 from . import views

@@ -11,14 +11,14 @@ from typing import Any
 from ..analysis.budget import unequal
 from ..analysis.comparison import Comparison, Group
 from ..analysis.details import details
-from ..analysis.entry import Entry
 from ..analysis.names import flattened, names
 from ..analysis.other_differences import other_differences
+from ..analysis.run_entry import Entry
 from ..analysis.tuning import Tuned, Tuning
 from ..core.metric import Metric
 from ..errors import ArnoError
 from ..limits import inside
-from ..report import panels, search
+from ..report import comparison_panels, search
 from ..report.html import as_data, place, plain, scored
 from ..report.sections import problems
 from ..report.tables import Sheet, sheets
@@ -65,7 +65,7 @@ def curves(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
     for name in found.places:
         there = [group for group in found.members if group.setting == name]
         groups = [group for group in there if group.runs] + [one for group in there for one in group.part_way()]
-        drawn[name or "all runs"] = as_data(panels.curves(groups, parallel=False))
+        drawn[name or "all runs"] = as_data(comparison_panels.curves(groups, parallel=False))
     return {"names": list(dict.fromkeys(group.name for group in found.members)), "metric": found.metric} | {
         "curves": plain(drawn)
     }

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 
-from ..analysis.catalogue import Catalogue
-from ..analysis.entry import Entry
+from ..analysis.run_entry import Entry
+from ..analysis.run_index import Catalogue
 
 #: Seconds between two looks. The whole folder is looked at so rarely that it takes at most a tenth of the time.
 PAUSE, SHARE = 0.6, 10

@@ -15,13 +15,13 @@ import torch
 from ...errors import ArnoError
 from ...pictures.card import card
 from ..arrays import from_arrays
+from ..cell_values import valued
 from ..columns import coded, in_order, many
 from ..dataset import Dataset, as_labels, datasets, load, shortened
 from ..images import Array
 from ..labels import label_note, targets
-from ..samples import Rows, array, rows_of
+from ..python_columns import Rows, array, rows_of
 from ..tables import Read
-from ..values import valued
 from .local import samples_of
 from .table import CLIENT_RULE, Roles, Table, fractional
 

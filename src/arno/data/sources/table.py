@@ -16,13 +16,13 @@ import torch
 
 from ...core.seeds import numpy_stream
 from ...errors import ArnoError
+from ..cell_values import is_text, valued
 from ..columns import Bools, coded, inputs
 from ..dataset import Dataset, Ints, datasets, held_inside, shortened, strata_of, stratified
 from ..images import Array
 from ..labels import label_note, targets
 from ..tables import FILE, Read, joined, kind_of, several, stem
 from ..tables import read as read_files
-from ..values import is_text, valued
 
 CLIENT_RULE = "a client has a name or a whole number"
 TRIES = "data.path=heart.csv data.label=target data.client=hospital"

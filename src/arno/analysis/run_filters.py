@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ArnoError, unknown
-from .entry import STATUSES, Entry, settings
+from .run_entry import STATUSES, Entry, settings
 
 #: What every entry has and can be sorted by.
 TEXTS = ("name", "kind", "method", "data", "status", "tag", "metric", "why", "best", "part_of")

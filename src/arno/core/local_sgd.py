@@ -9,7 +9,7 @@
 The anchor is the start, scale is 1 and push is 0 unless a method says otherwise. With a window only its coordinates
 exist (`extract`) or move (`mask`); a phase may move one group of coordinates. Options off by default: the gradient of
 the loss is clipped to a norm before the other terms are added (as `clip_grad_norm_` before `torch.optim.SGD`), and
-momentum smooths g. Methods whose paper changes the step itself name a rule in `core/steps.py`.
+momentum smooths g. Methods whose paper changes the step itself name a rule in `core/local_rules.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contracts import Learner
+from .problem import Learner
 from .work import Job, Vec
 
 #: Writes ∇ℓ(w; batch) into the learner's `g` and returns the loss.

@@ -17,11 +17,11 @@ from typing import Any
 from ..core.metric import TRAIN_LOSS, Metric
 from ..errors import ArnoError, named
 from ..limits import TEXT, parse_json, read_text
-from ..records import checksummed, metrics
+from ..records import checksummed, metrics_file
 from ..records.damage import checksum, content, damaged
 
 #: The files that a list depends on.
-FILES = ("config.yaml", "manifest.json", metrics.NAME, "compare.json", "tune.json", "failure.json", "tags.json")
+FILES = ("config.yaml", "manifest.json", metrics_file.NAME, "compare.json", "tune.json", "failure.json", "tags.json")
 #: In place of the size of a file: it is a link, which is not followed.
 LINK = -1
 STATUSES = ("running", "stopped", "failed", "done", "damaged")
@@ -116,10 +116,10 @@ def kind_of(path: Path, files: Mapping[str, Any]) -> str:
     if "tune.json" in files and _begins(path / "tune.json", b'{\n "labels": '):
         return "search"
     ours = {"config.yaml": b"# arno configuration of run ", "manifest.json": checksummed.BEGIN.encode()}
-    ours |= {metrics.NAME: metrics.BEGIN, "failure.json": checksummed.BEGIN.encode()}
+    ours |= {metrics_file.NAME: metrics_file.BEGIN, "failure.json": checksummed.BEGIN.encode()}
     if any(_begins(path / name, first) for name, first in ours.items() if name in files):
         return "run"
-    earlier = metrics.NAME in files and _begins(path / metrics.NAME, metrics.EARLIER)  # release 0.1
+    earlier = metrics_file.NAME in files and _begins(path / metrics_file.NAME, metrics_file.EARLIER)  # release 0.1
     return "run" if earlier and "config.yaml" in files else ""
 
 
@@ -159,9 +159,9 @@ def _run(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> Entry:
     if "config.yaml" not in files and status != "failed":
         raise damaged(path / "config.yaml", "is missing", path)
     declared = declarations(path, manifest)
-    last, scores = latest(path, list(declared)) if metrics.NAME in files else ({}, {})
+    last, scores = latest(path, list(declared)) if metrics_file.NAME in files else ({}, {})
     if status == "done" and manifest.get("rounds", last.get("round")) != last.get("round"):
-        raise damaged(path / metrics.NAME, f"lacks rounds: the run ended after round {manifest['rounds']}", path)
+        raise damaged(path / metrics_file.NAME, f"lacks rounds: the run ended after round {manifest['rounds']}", path)
     first = next((_metric(path, one) for name, one in declared.items() if name in scores), TRAIN_LOSS)
     started = _time(manifest.get("started"))
     odd = next((m for m in scores if not isfinite(scores[m])), "")
@@ -315,9 +315,9 @@ def _metric(path: Path, declared: Any) -> Metric:
         raise damaged(path / "manifest.json", f"its metrics cannot be read ({error})", path) from error
 
 
-def latest(path: Path, names: list[str]) -> tuple[metrics.Row, dict[str, float]]:
+def latest(path: Path, names: list[str]) -> tuple[metrics_file.Row, dict[str, float]]:
     """The last row of the records, and the scores of the last evaluation; only the end of the file is read."""
-    file, size, back = path / metrics.NAME, (path / metrics.NAME).stat().st_size, BLOCK
+    file, size, back = path / metrics_file.NAME, (path / metrics_file.NAME).stat().st_size, BLOCK
     tested = [name for name in names if name != TRAIN_LOSS.name]
     if not file.is_file():
         raise damaged(file, "is no regular file", path)
@@ -325,9 +325,9 @@ def latest(path: Path, names: list[str]) -> tuple[metrics.Row, dict[str, float]]
         with file.open("rb") as opened:
             opened.seek(max(size - back, 0))
             lines = opened.read(min(back, size)).split(b"\n")[1 if back < size else 0 : -1]
-        rows = list[metrics.Row]()
+        rows = list[metrics_file.Row]()
         for line in reversed(lines):
-            row = metrics.parsed(line + b"\n")
+            row = metrics_file.parsed(line + b"\n")
             if row is None:
                 raise damaged(file, "is damaged: a line at its end is no record of a round", path)
             rows.append(row)
@@ -372,16 +372,16 @@ def _seconds(path: Path, manifest: Mapping[str, Any], started: float) -> float:
     taken = manifest.get("seconds")
     if manifest.get("status") != "running" and isinstance(taken, int | float):
         return float(taken)
-    file = path / metrics.NAME
+    file = path / metrics_file.NAME
     return nan if isnan(started) or not file.exists() else max(file.stat().st_mtime - started, 0.0)
 
 
-def _pace(path: Path, manifest: Mapping[str, Any], started: float, last: metrics.Row) -> float:
+def _pace(path: Path, manifest: Mapping[str, Any], started: float, last: metrics_file.Row) -> float:
     """The mean seconds of a round with the time between rounds; without a start, those of the last round."""
     rounds = (_whole(last.get("round")) or 0) - (_whole(manifest.get("resumed_after")) or 0)
     if isnan(started) or rounds < 1:
         return float(last["seconds"]) if isinstance(last.get("seconds"), int | float) else nan
-    return max((path / metrics.NAME).stat().st_mtime - started, 0.0) / rounds
+    return max((path / metrics_file.NAME).stat().st_mtime - started, 0.0) / rounds
 
 
 def _time(text: Any) -> float:

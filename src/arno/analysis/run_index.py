@@ -23,7 +23,7 @@ from ..limits import read_bytes
 from ..records import disk
 from ..records.damage import checksum
 from ..records.lock import holder, writing
-from .entry import FILES, LINK, Entry, kind_of, read_entry
+from .run_entry import FILES, LINK, Entry, kind_of, read_entry
 
 #: The index in the folder that is listed, its first word, and the largest one that is read.
 INDEX, FORMAT, LARGEST = ".arno-index.json", "arno-index-1", 2**28

@@ -1,6 +1,6 @@
 """Named rules: how a client trains where a paper changes the step itself. A method chooses a rule by name and numbers.
 
-sgd       the kernel of `core/local.py`
+sgd       the kernel of `core/local_sgd.py`
 sam       the gradient at w_k + ρ ∇ℓ/‖∇ℓ‖
 svrg      ∇f_k(w_k; b) − ∇f_k(start; b) + drift
 gradient  no step: Δ_k is the gradient of the client's whole objective at its start
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contracts import Learner
-from .local import descend, sgd, weight_decay
+from .local_sgd import descend, sgd, weight_decay
+from .problem import Learner
 from .seeds import key, seeded
 from .work import Job, Vec
 

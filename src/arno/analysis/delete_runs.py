@@ -13,8 +13,8 @@ from ..errors import ArnoError
 from ..limits import read_text
 from ..records import checksummed
 from ..records.lock import holder, writing
-from .catalogue import here
-from .entry import FILES, kind_of
+from .run_entry import FILES, kind_of
+from .run_index import here
 
 #: What Arno writes into the folder of a run or of a comparison; the pictures of panels have the names of their titles.
 WRITTEN = (
