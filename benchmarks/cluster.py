@@ -19,7 +19,7 @@ import psutil
 import ray
 import torch
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import Federation, Local
 from arno.engines.processes import processes
 from arno.engines.ray import RayEngine, ray_engine

@@ -31,7 +31,7 @@ def point(row: str, value: float) -> dict[str, float]:
 
     import torch
 
-    from arno.client_selection import Uniform
+    from arno.client_selection.uniform import Uniform
     from arno.core.federation import Federation, Local
     from arno.core.seeds import stream
     from arno.data import partitions

@@ -12,7 +12,7 @@ import resource
 
 import torch
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition

@@ -23,7 +23,7 @@ from time import perf_counter
 
 import torch
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import Federation, Local
 from arno.data import partitions
 from arno.data.dataset import Transform

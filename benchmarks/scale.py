@@ -23,7 +23,7 @@ import numpy as np
 import ray
 import torch
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import BLOCK, ROWS, Federation, Local
 from arno.data.dataset import Transform
 from arno.data.partition import Partition

@@ -53,7 +53,7 @@ def shares(rounds: int, base: Path) -> None:
     import prepare
 
     import arno
-    from arno.client_selection import Fixed
+    from arno.client_selection.schedule import Fixed
     from arno.config import build
     from arno.core.federation import Federation, Round
     from arno.engines.auto import Auto

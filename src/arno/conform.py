@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .client_selection import Fixed
+from .client_selection.schedule import Fixed
 from .core.federation import Federation, Local
 from .core.seeds import stream
 from .core.table import ClientTable

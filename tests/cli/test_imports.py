@@ -28,7 +28,7 @@ def test_a_run_imports_its_method_and_its_engine_and_no_other() -> None:
     small = ("rounds=1", "clients=3", "model=softmax", "data.limit=100", "--quiet")
     modules = imported("run", "method=scaffold", "engine=serial", *small)
     for room, wanted in (
-        ("methods", {"scaffold", "display_api"}),
+        ("methods", {"scaffold", "panels"}),
         ("engines", {"serial"}),
         ("models", {"linear", "network", "python"}),
         ("data.sources", {"digits"}),

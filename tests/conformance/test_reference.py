@@ -11,7 +11,7 @@ import torch
 from reference import METHODS, Case, Net
 from torch import nn
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.table import ClientTable
 from arno.core.work import SGD

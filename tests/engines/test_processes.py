@@ -12,7 +12,7 @@ import torch
 from training import parts, same_bits, same_scores, train
 
 from arno import run
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.conform import PACKAGED, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local

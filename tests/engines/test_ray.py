@@ -20,7 +20,8 @@ import torch
 from training import parts, same_bits, same_scores, train
 
 import arno
-from arno.client_selection import Fixed, Uniform
+from arno.client_selection.schedule import Fixed
+from arno.client_selection.uniform import Uniform
 from arno.config.settings import compose, plain
 from arno.core import federation as rounds
 from arno.core.federation import Federation, Local

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.serial import Serial
 from arno.engines.serial import serial

@@ -2,7 +2,7 @@
 
 import torch
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.core.federation import Federation, Local

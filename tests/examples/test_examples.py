@@ -217,3 +217,11 @@ def test_my_panel_is_in_the_folder_the_log_and_the_report(arno, rows):
     assert Path("it/distance-from-the-start.png").read_bytes()[:4] == b"\x89PNG"
     arno("report", "it")
     assert "Distance from the start" in Path("it/report.html").read_text()
+
+
+def test_my_selection_prefers_clients_that_have_waited():
+    words = ("select=custom", "select.target=examples/my_selection.py:factory", "clients=10", "engine=serial")
+    waited = package.run(*words, "select.power=20", participation=0.2, rounds=5, out="waited")
+    taken = waited.clients.groupby("client").size()
+    assert list(taken.index) == list(range(10))
+    assert set(taken) == {1}, "with a large power the clients take part in turn"

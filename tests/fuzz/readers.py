@@ -22,7 +22,7 @@ from inputs import Random
 
 from arno import conform
 from arno.cli import dispatch
-from arno.client_selection import schedule
+from arno.client_selection.schedule import schedule
 from arno.config import settings
 from arno.data import datasets, load, partitions
 from arno.errors import ArnoError

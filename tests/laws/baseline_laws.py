@@ -8,7 +8,7 @@ import torch
 from small import HALF, federate, make, network, quadratic, same
 from torch.nn import functional as F
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.work import SGD
 from arno.methods.fedacg import LookAhead
 from arno.methods.fedcm import ClientMomentum

@@ -13,7 +13,8 @@ from small import HALF, federate, make, network, quadratic, same
 from torch import Tensor
 from torch.nn import functional as F
 
-from arno.client_selection import Fixed, Uniform
+from arno.client_selection.schedule import Fixed
+from arno.client_selection.uniform import Uniform
 from arno.conform import PACKAGED, implemented, read, replay
 from arno.core import federation as rounds
 from arno.core.federation import Federation

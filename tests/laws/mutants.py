@@ -251,7 +251,7 @@ breaks(
     {"O.trained(W)": "W.start"},
 )  # fmt: skip
 breaks(
-    "client_selection.py", "Fixed.select", "fedavg_stalls_where_scaffold_reaches_the_optimum",
+    "client_selection/schedule.py", "Fixed.select", "fedavg_stalls_where_scaffold_reaches_the_optimum",
     {"self.cohorts[T % len(self.cohorts)]": "self.cohorts[0]"},
 )  # fmt: skip
 

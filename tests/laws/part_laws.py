@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import lorenzo_laws
 from small import HALF, federate, network, same
 
-from arno.client_selection import Fixed, Uniform
+from arno.client_selection.schedule import Fixed
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import Federation
 from arno.core.method_part import Part
 from arno.core.work import Vec, Work

@@ -10,7 +10,7 @@ from small import HALF, federate, make, network, quadratic, same
 from torch import nn
 from torch.nn import functional as F
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation
 from arno.core.method_part import Part
 from arno.core.table import ClientTable

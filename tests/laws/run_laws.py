@@ -8,7 +8,7 @@ import torch
 from small import HALF, federate, network
 from torch import nn
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.work import SGD, Job
 from arno.data.dataset import Transform
 from arno.data.partition import Partition

@@ -12,7 +12,7 @@ import torch
 from lorenzo_laws import problem as drawn
 from part_laws import reason
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.method_part import Part, in_order
 from arno.core.work import SGD

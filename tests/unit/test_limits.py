@@ -19,7 +19,7 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 from arno import conform, limits
-from arno.client_selection import schedule
+from arno.client_selection.schedule import schedule
 from arno.config import settings
 from arno.data import load
 from arno.data.archives import read_npy, read_npz, read_tar

@@ -255,7 +255,7 @@ def test_it_needs_validation_data() -> None:
 
 
 def test_it_needs_everybody() -> None:
-    from arno.client_selection import Uniform
+    from arno.client_selection.uniform import Uniform
 
     with pytest.raises(ArnoError, match=r"2 of 4 clients were selected.*participation=1"):
         federation(problem([8] * 4), Uniform(0.5), Lorenzo()).round()

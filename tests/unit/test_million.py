@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from arno.client_selection import Uniform
+from arno.client_selection.uniform import Uniform
 from arno.core.federation import Federation, Local
 from arno.core.table import ClientTable
 from arno.data.dataset import Transform

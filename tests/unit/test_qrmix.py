@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.method_part import Part
 from arno.core.work import SGD, Result, Vec, Work

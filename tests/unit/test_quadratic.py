@@ -12,7 +12,7 @@ import torch
 
 import arno
 from arno import ArnoError, Federation, Local
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.conform import PACKAGED, replay

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from arno.client_selection import Fixed
+from arno.client_selection.schedule import Fixed
 from arno.core.federation import Federation, Local
 from arno.core.work import SGD
 from arno.data.dataset import Transform

@@ -21,7 +21,7 @@ def registered(group: str) -> dict[str, list[str]]:
         "data": ("datasets.register", root / "data" / "sources"),
         "task": ("tasks.register", root / "tasks"),
         "partition": ("partitions.register", root / "data" / "partition"),
-        "select": ("selections.register", root / "client_selection.py"),
+        "select": ("selections.register", root / "client_selection"),
     }[group]
     found = {}
     for path in [place] if place.is_file() else sorted(place.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The arithmetic of selecting clients, without torch; used by `client_selection.py` and by the fast simulation.
+"""The arithmetic of selecting clients, without torch; used by `client_selection/` and by the fast simulation.
 
 Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: starting a stream is cheap, and
 compiled code draws the same numbers.

@@ -202,7 +202,7 @@ class Setting:
 
     @cached_property
     def base(self) -> int:
-        """The key of the cohorts, as in `client_selection.py`."""
+        """The key of the cohorts, as in `client_selection/`."""
         return key(self.study.seed, "select")
 
     @cached_property

@@ -1,54 +1,31 @@
-"""Client selection: which clients take part in a round. A selection is a part; it works with every method and problem.
+"""Power-of-choice: of d candidates the m clients with the largest loss.
 
-Cohorts come from streams keyed by the run's seed and the round alone, so that all methods at one seed see the same
-clients (as far as the rule does not look at the model). p_k is a client's share of the data.
-
-    rand          m draws with replacement, with probability p
-    uniform       m clients without replacement, all equally likely
     powd          d candidates without replacement with probability p, of which the m with the largest loss F_k(w)
     cpowd         powd with the loss estimated on one mini-batch of the client's own samples
     rpowd         powd with the loss that each client reported last; clients without a report come first
     adapowd       powd with d shrinking to m over the run
-    roundrobin    the next m clients in the order of their ids
-    schedule      the cohorts of a file
 
-Power-of-choice: Cho, Wang, Joshi: Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022,
-arXiv:2010.01243. The losses a rule asks for are counted as its cost: `loss_evaluations` (clients) and `loss_samples`
-(samples they looked at) in every round's record.
+Cho, Wang, Joshi: Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022, arXiv:2010.01243.
+The losses a rule asks for are counted as its cost: `loss_evaluations` (clients) and `loss_samples` (samples they looked
+at) in every round's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .core.federation import Federation
-from .core.method_part import Ids, Part
-from .core.seeds import key, numpy_stream
-from .core.selection_draws import candidates_size, cohort_size, first, heaviest, race, shrunk, uniforms
-from .core.work import Result, Vec, Work
-from .errors import ArnoError
-from .limits import numbers, place, read_json
-from .registry import Registry
-
-selections = Registry("select", "arno.client_selection", "selections.register")
-
-
-@selections.register("uniform")
-def uniform(participation: float) -> Part:
-    """m different clients, all equally likely."""
-    return Uniform(participation)
-
-
-@selections.register("rand")
-def rand(participation: float) -> Part:
-    """m draws with replacement, with probability p_k; a client drawn twice counts twice."""
-    return Rand(participation)
+from ..core.federation import Federation
+from ..core.method_part import Ids, Part
+from ..core.seeds import key
+from ..core.selection_draws import candidates_size, first, heaviest, race, shrunk, uniforms
+from ..core.work import Result, Vec, Work
+from ..errors import ArnoError
+from . import selections
+from .selection import Selection, shares, take
 
 
 @selections.register("powd")
@@ -87,75 +64,6 @@ def adapowd(participation: float, *, d: int | None = None, until: float = 0.5) -
     until: the share of the run after which d equals m.
     """
     return ShrinkingPowerOfChoice(participation, d, until)
-
-
-@selections.register("roundrobin")
-def roundrobin(participation: float) -> Part:
-    """The next m clients in the order of their ids; after the last client the first one follows."""
-    return RoundRobin(participation)
-
-
-@selections.register("schedule")
-def schedule(participation: float, *, path: str = "") -> Part:
-    """The cohorts of a JSON file: one list of client ids per round, repeated from the start after the last one.
-
-    path: the file.
-    """
-    cohorts = numbers(read_json(place(path), "select.path ="), f"select.path = {path}")
-    lists = isinstance(cohorts, list) and cohorts and all(isinstance(cohort, list) for cohort in cohorts)
-    if not lists or not all(type(k) is int for cohort in cohorts for k in cohort):
-        raise ArnoError(
-            f"select.path = {path!r}", "it must hold a list of lists of client ids", "e.g. [[0, 3], [1, 2]]"
-        )
-    return Fixed(cohorts)
-
-
-class Selection(Part):
-    """A part that chooses a share of the clients."""
-
-    participation: float
-    roles: ClassVar[frozenset[str]] = frozenset({"select"})
-
-    def cohort(self, n: int) -> int:
-        """m = max(⌊λN⌋, 1)."""
-        return cohort_size(self.participation, n)
-
-
-@dataclass
-class Uniform(Selection):
-    """m clients without replacement; costs O(m), whatever N is."""
-
-    participation: float
-
-    def start(self, fed: Federation) -> None:
-        """Note the size of the cohort."""
-        self._seed, self._m = fed.seed, self.cohort(fed.n)
-
-    def select(self, ids: Ids, t: int) -> Ids:
-        """Draw m of them."""
-        if self._m >= len(ids):
-            return ids
-        rng = numpy_stream(self._seed, "select", t)
-        return take(ids, torch.from_numpy(rng.choice(len(ids), self._m, replace=False)))
-
-
-@dataclass
-class Rand(Selection):
-    """m draws with replacement, with probability p; O(m log N) a round."""
-
-    participation: float
-
-    def start(self, fed: Federation) -> None:
-        """Note the size of the cohort and the share of every client."""
-        self._base, self._m = key(fed.seed, "select"), self.cohort(fed.n)
-        self._p = shares(fed)
-        self._cumulated = np.cumsum(self._p)
-
-    def select(self, ids: Ids, t: int) -> Ids:
-        """Draw m times."""
-        cumulated = self._cumulated if isinstance(ids, range) else np.cumsum(self._p[np.asarray(ids)])
-        at = np.searchsorted(cumulated, uniforms(self._base, t, self._m) * cumulated[-1], side="right")
-        return take(ids, torch.from_numpy(at.clip(max=len(ids) - 1)))
 
 
 @dataclass
@@ -261,52 +169,3 @@ class ShrinkingPowerOfChoice(PowerOfChoice):
     def record(self) -> dict[str, float]:
         """What the choice cost, and the number of candidates."""
         return super().record() | {"candidates": self.candidates(self._fed.t)}
-
-
-@dataclass
-class RoundRobin(Selection):
-    """The clients in turn."""
-
-    participation: float
-
-    def start(self, fed: Federation) -> None:
-        """Note the size of the cohort."""
-        self._m = self.cohort(fed.n)
-
-    def select(self, ids: Ids, t: int) -> Ids:
-        """The next m clients."""
-        m = min(self._m, len(ids))
-        return take(ids, (torch.arange(m) + t * m) % len(ids))
-
-
-@dataclass
-class Fixed(Part):
-    """Given cohorts, one per round; after the last cohort the first one follows."""
-
-    cohorts: Sequence[Sequence[int]]
-    roles: ClassVar[frozenset[str]] = frozenset({"select"})
-
-    def cohort(self, n: int) -> int:
-        """The size of the largest given cohort."""
-        return min(n, max(len(set(cohort)) for cohort in self.cohorts))
-
-    def start(self, fed: Federation) -> None:
-        """Refuse ids that do not exist."""
-        for k in {k for cohort in self.cohorts for k in cohort}:
-            if not 0 <= k < fed.n:
-                raise ArnoError(f"client {k} in the cohort list", f"ids run from 0 to {fed.n - 1}", "correct the list")
-
-    def select(self, ids: Ids, t: int) -> Ids:
-        """The round's cohort."""
-        return self.cohorts[t % len(self.cohorts)]
-
-
-def shares(fed: Federation) -> np.ndarray:
-    """p_k = n_k / Σ n_i for every client."""
-    p: np.ndarray = fed.clients.shares().cpu().numpy()
-    return p
-
-
-def take(ids: Ids, at: Tensor) -> Tensor:
-    """The ids at some positions."""
-    return at if isinstance(ids, range) else torch.as_tensor(ids)[at]
