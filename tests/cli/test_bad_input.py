@@ -44,7 +44,7 @@ CASES = [
     ("local.batch_size=0", "local.batch_size = 0", "at least 1", "change local.batch_size"),
     ("local.batch_size=1.5", "local.batch_size = 1.5", "whole number", "change local.batch_size"),
     ("local.lr=0", "local.lr = 0", "above 0", "change local.lr"),
-    ("local.lr=fast", "local.lr = 'fast'", "a law", "uniform(a, b)"),
+    ("local.lr=fast", "local.lr = 'fast'", "a distribution", "uniform(a, b)"),
     ("local.lr=null", "local.lr = null", "a law", "try local.lr="),
     ("local.lr=[0.1, 0.2]", "2 values", "20 clients", "one value per client"),
     ("local.lr=[a, b]", 'local.lr = ["a", "b"]', "number", "try local.lr="),

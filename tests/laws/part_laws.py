@@ -136,14 +136,14 @@ class Sent(Part):
         return work
 
 
-def law_parts_without_a_role_that_change_the_same_moment_are_refused() -> None:
+def law_parts_without_a_role_that_change_the_same_callback_are_refused() -> None:
     for one, other in ((Doubled(), Raised()), (Doubled(), ServerMomentum()), (Sent(), Proximal())):
         why = refusal(one, other)
         assert "both change `" in why
         assert f"{type(one).__name__} has no role" in why
         assert "give it roles = frozenset({…}) with names from select, order, window" in why
         assert refusal(other, one) == why
-    federate(network(), [Doubled(), Sent()], 1)  # they change different moments
+    federate(network(), [Doubled(), Sent()], 1)  # they change different callbacks
     federate(network(), [Doubled(), Proximal()], 1)
 
 

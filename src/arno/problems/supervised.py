@@ -437,8 +437,8 @@ class SupervisedLearner:
         """Every epoch a new order; consecutive batches of it, the last one smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
-        if job.share < 1:
-            count = max(1, int(job.share * len(rows) + 1e-9))
+        if job.sample_share < 1:
+            count = max(1, int(job.sample_share * len(rows) + 1e-9))
             rows = rows[torch.randperm(len(rows), generator=job.stream("share"))[:count]]
         shuffle = job.stream("batches", self._shuffle)
         augment = job.stream("augment") if job.sgd.augment else None

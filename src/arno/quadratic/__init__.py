@@ -131,7 +131,7 @@ class Study:
     def d(self) -> int:
         """Candidates in the first round."""
         asked = self.num_users if self.seltype == "adapowd" and self.powd is None else self.powd
-        return candidates_size(asked if "powd" in self.seltype else None, self.m, self.num_users)
+        return candidates_size(asked if "powd" in self.seltype else None, self.m, self.num_users, "powd")
 
     @property
     def label(self) -> str:
