@@ -77,7 +77,8 @@ class LocalAggregation(Part):
         """own_k = w⁰, W_k = 1."""
         no_buffers(fed, "FedALA")
         why = "the update of a client contains its mixture in addition to its steps"
-        refuse_roles(fed, self, "FedALA", {"control": why, "window": "its weights belong to whole layers"})
+        whole = "its weights belong to the layers of the whole model"
+        refuse_roles(fed, self, "FedALA", {"control": why, "window": whole})
         names = fed.layout.layers()
         good = self.eta >= 0 and min(self.start_epochs, self.weight_epochs) >= 0 and 0 < self.sample_percent <= 100
         if not 1 <= self.layers <= len(names) or not good:
