@@ -116,7 +116,7 @@ COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "data": {"val": (float | None, None), "client_val": (float | None, None), "client_test": (float | None, None)}
     | {"shift": (Literal["rotation", "noise", "scale"] | None, None), "shift_strength": (float | None, None)},
     "partition": {"seed": (int | None, None)},
-    "model": {"channels_last": (bool | None, None)},
+    "model": {"channels_last": (bool | None, None), "bfloat16": (bool, False)},
 }
 #: A run may be continued with other values of these: they do not change what is computed.
 #: `on_client_error` decides what happens from now on: the rounds before have recorded what they did.
