@@ -7,11 +7,12 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from arno import run
+from arno.core.metric import Metric
 from arno.errors import Diverged
 from arno.reproduce.figure import Figure, parse
 
@@ -157,3 +158,14 @@ def test_a_figure_gets_its_verdict_from_lines(cells, tmp_path, monkeypatch):
     assert found.chosen == {"a": "local.lr=0.1"}
     assert found.reproduced
     assert set(found.read["b"]["accuracy"]) == {0, 1}
+
+
+def test_a_run_that_ends_with_nan_diverged(cells, tmp_path, monkeypatch):
+    """As in `arno reproduce`: no mean and no choice of a setting is made with NaN."""
+    figures = module("figure_cells", monkeypatch, tmp_path)
+    result = SimpleNamespace(
+        rows=[{"round": 1, "test_accuracy": 0.5, "test_loss": float("nan")}],
+        metrics=[Metric("test_accuracy", ""), Metric("test_loss", "")],
+        config={"rounds": 1},
+    )
+    assert figures.measure(parse("small", FIGURE))(result) == {"diverged": True}
