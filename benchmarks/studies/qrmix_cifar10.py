@@ -61,8 +61,8 @@ The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 
 Its setting: 100 clients, 5 % of them in a round, 200 rounds of FedRCL with server momentum, then 100 rounds of a
 second stage from the same model. {splits} β is chosen for each rule from 0.001, 0.01 and 0.1 by validation at a seed
 that is not used again. Mean and 95 % interval over the seeds (Student's t); the differences are paired by seed: the
-arms of a seed start from one model. *Eigenpairs*: seconds of one client in a round. *MB sent*: all uploads of the
-second stage. What the server needs is on the page of [costs](qrmix_cost.md).
+arms of a seed start from one model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client in a round.
+*MB sent*: all uploads of the second stage. What the server needs is on the page of [costs](qrmix_cost.md).
 
 {state}
 
