@@ -116,7 +116,7 @@ MOVED = {
     "arno.experiment": "arno.runs, arno.config, arno.analysis and arno.grids (run, resume, compare: also in arno)",
     "arno.methods.window": "arno.methods.sub_models",
     "arno.problems.classification": "arno.problems.supervised",
-    "arno.report.panel": "arno.pictures.panel_types",
+    "arno.report.panel": "arno.methods.display_api",
     "arno.report.statistics": "arno.analysis.statistics",
     "arno.selection": "arno.client_selection",
 }
