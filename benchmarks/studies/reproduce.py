@@ -89,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         if figure.name in wanted or (not wanted and figure.hours <= HOURS):
             whole = whole and books[figure.name].run(cells(figure), measure(figure), given.jobs)
     place = given.out / PAGE.name if settings else PAGE
+    place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(page(figures, books), "utf-8")
     for figure in figures:
         books[figure.name].note(cells(figure))

@@ -17,6 +17,7 @@ def test_the_list_and_a_figure_before_its_first_run(arno):
     assert "**Setting**: CIFAR-10, LeNet-5, 250 clients" in everything
     three = arno("reproduce", "scaffold-table3", "--show").out
     assert three.count("**Source**: Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378, table 3") == 3
+    assert arno("reproduce", "scaffold-table3", "scaffold-table3-0", "--show").out == three, "each figure once"
     assert "3 figures need a folder each" in arno("reproduce", "scaffold-table3", "out=x").error
     assert "unknown figure 'scaffold-tables'" in arno("reproduce", "scaffold-tables").error
     assert "make results NAME=qrmix" in arno("reproduce", "qrmix-cifar10").error

@@ -21,7 +21,7 @@ from arno.core.federation import Federation
 from arno.methods import methods
 from arno.methods.scaffold import Scaffold
 
-from .training import words
+from training import words
 
 aten = torch.ops.aten
 GIVEN = (

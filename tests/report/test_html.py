@@ -222,6 +222,15 @@ def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
     assert [line["name"] for line in found.data["places"][0]["curves"]["lines"]] == ["whole", "part"]
 
 
+def test_the_table_counts_lost_runs_beside_a_single_one(runs, tmp_path):
+    whole = Group("whole", "", {0: RunResult(runs[0])})
+    assert "All settings of the run" in page(Comparison([whole]), tmp_path).text
+    lost = Group("lost", "", {}, {0: Lost("client 3 diverged in round 2", True)})
+    found = page(Comparison([whole, lost]), tmp_path).text
+    assert "1 diverged" in found
+    assert "What all runs share" in found
+
+
 def test_only_lost_runs_and_none_at_all(tmp_path):
     assert "No run has a result" in page(Comparison([Group("nothing")]), tmp_path).text
     found = page(Comparison([Group("lost", "", {}, {0: Lost("no", True)})]), tmp_path)

@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _failed_thread(failed: threading.ExceptHookArgs) -> None:
     """An exception in a thread, of a library or of the user's own code: one line, and what runs goes on."""
+    if issubclass(failed.exc_type, SystemExit):
+        return  # it ends the thread and is no error, as Python has it
     error = failed.exc_value or failed.exc_type()
     print(f"warning: a thread failed: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 ABOUT = """\
 Without a name: list the published figures; with --show also their settings and bands. With a name: run that figure as a
 comparison, print our values beside the published ones and whether every check holds, and keep the page in its folder. A
-run that was stopped continues. The beginning of several names means all of them: scaffold-table3 is -0, -10 and -100.
+run that was stopped continues. What stands before a hyphen in several names means all of them: scaffold-table3 is
+scaffold-table3-0, -10 and -100.
 Settings override those of the figure (data.root=DIR, data=emnist, engine=serial); out=DIR names the folder (default:
 runs/reproduce/NAME). Exit status: 0 if the figure is reproduced, 1 if it is not.
 """
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
     from ..reproduce.figure import load, meant, names
 
     asked = [word for word in options.overrides if "=" not in word]
-    wanted = [name for word in asked for name in meant(word)]
+    wanted = list(dict.fromkeys(name for word in asked for name in meant(word)))
     if not asked:
         for name in names():
             print_line(load(name))

@@ -133,7 +133,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
         return "<p class='note'>No run has a result.</p>"
     shown = [name for name in (*SCORES, *COSTS) if name in frame and frame[name].notna().any()]
     heads = [_heading(comparison, name) for name in shown]
-    several, one_run = len(frame) > 1, int(frame["seeds"].sum()) == 1
+    several, one_run = len(frame) > 1, _one_run(comparison)
     heads[1:1] = [""] * several
     whole = bool((frame["rounds"].dropna() % 1 == 0).all())
     low, high = _ends(frame, "final")
@@ -151,6 +151,11 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}</tr>")
     heads += [] if one_run else ["seeds"]
     return framed(_caption(comparison), ["", *heads], rows) + _differences(comparison)
+
+
+def _one_run(comparison: Comparison) -> bool:
+    """Whether there is one run only; runs without a result count, too."""
+    return sum(len(group.runs) + len(group.lost) + len(group.partial) for group in comparison.members) == 1
 
 
 def _caption(comparison: Comparison) -> str:
@@ -307,8 +312,7 @@ def configuration(comparison: Comparison) -> str:
         f"<dt><code>{_breakable(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
         for key, value in settings.shared.items()
     )
-    one_run = sum(len(group.runs) for group in comparison.members) == 1
-    what = "All settings of the run" if one_run else "What all runs share"
+    what = "All settings of the run" if _one_run(comparison) else "What all runs share"
     return f"{out}<div class='card'><details><summary>{what}</summary><dl>{shared}</dl></details></div>"
 
 
