@@ -239,6 +239,24 @@ def test_three_dots_mean_the_newest_run_that_has_the_round(tmp_path: Path) -> No
     assert "old" in find("checkpoints/a/old/model_e7.pth")
 
 
+def test_three_dots_find_a_real_pth_too(tmp_path: Path) -> None:
+    for name in ("model_e7.pth", "res18.pth"):
+        path = tmp_path / "checkpoints" / "CIFAR10" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        assert find(f"./checkpoints/.../{name}") == f"checkpoints/CIFAR10/{name}"
+    for name in ("model_e8.pth", "other[1].pth"):
+        with pytest.raises(ArnoError, match=r"^load_model_path=\S+: (there is no such file|no folder there holds)"):
+            find(f"./checkpoints/.../{name}")
+
+
+def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    train("--help")
+    said = capsys.readouterr().out
+    for key in ("server.beta", "server.gamma", "server.momentum", "qrmix.rank_k", "split.alpha", "load_model_path"):
+        assert f" {key}," in said
+
+
 def stages(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "--stages", "one.yaml,two.yaml", *words])
