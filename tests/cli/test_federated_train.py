@@ -216,7 +216,7 @@ def test_a_stage_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -
         run(*translate([*TWO, f"load_model_path={tmp_path}", "out=no"]).overrides)
     for content in (b"PK\x03\x04" + bytes(100), pickle.dumps({"w": [1.0] * 100})):
         Path("model_e2.pth").write_bytes(content)
-        with pytest.raises(ArnoError, match=r"no archive of torch\.save"):
+        with pytest.raises(ArnoError, match=r"no zip archive of torch\.save"):
             run(*translate([*TWO, "load_model_path=model_e2.pth", "out=no"]).overrides)
     Path("torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json at all!")
     with pytest.raises(ArnoError, match="cannot be read"):
