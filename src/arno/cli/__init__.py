@@ -35,7 +35,7 @@ COMMANDS = {
     "methods": "list the methods: paper, formula, parts, settings",
     "data": "list data sets; `arno data show …` describes a partition and draws it",
     "conform": "replay conformance cases (the packaged ones by default)",
-    "quadratic": "simulate client selection on quadratics, 15,000 rounds in a moment",
+    "quadratic": "simulate client selection on quadratics, 15,000 rounds in seconds",
     "track": "send a run's records to a tracker: arno track RUN --to mlflow",
     "doctor": "print versions, cores, memory, devices, and which optional packages are missing",
     "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
