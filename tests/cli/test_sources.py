@@ -263,4 +263,5 @@ def test_the_environment_file_names_what_is_there() -> None:
     pip = next(one for one in made["dependencies"] if not isinstance(one, str))["pip"]
     assert (ROOT / pip[0].removeprefix("-c ")).exists()
     assert "python=3.12" in made["dependencies"]
+    assert {"nbclient", "ipykernel"} <= set(pip), "jupyter execute"
     assert read(ROOT / "CITATION.cff").keys() >= {"cff-version", "message", "title", "authors"}
