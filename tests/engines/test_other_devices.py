@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from training import words
 
 from arno.config import build
 from arno.config.settings import compose, plain
 from arno.core.federation import Federation
 from arno.methods import methods
 from arno.methods.scaffold import Scaffold
-
-from training import words
 
 aten = torch.ops.aten
 GIVEN = (
