@@ -182,6 +182,8 @@ def test_curves_that_cover_each_other_can_be_told_apart(chromium, runs, tmp_path
     visit = Visit(chromium, tmp_path / "report.html")
     gaps = [p.evaluate("node => node.style.strokeDasharray") for p in visit.page.query_selector_all(CURVES)]
     assert gaps == ["none", "8, 8", "8, 16"]
+    widths = [p.evaluate("node => node.style.strokeWidth") for p in visit.page.query_selector_all(CURVES)]
+    assert widths == ["8", "5", "2"]  # what is covered is broader than what covers it
     assert "b and c have the same curve as a." in visit.page.locator("#curves-figure .note").inner_text()
 
 
@@ -241,5 +243,6 @@ def test_the_verdict_says_what_else_differs(chromium, train, runs, tmp_path):
     text = Visit(chromium, tmp_path / "report.html").page.locator(".verdict").first.inner_text()
     assert "Not only the method differs" in text
     assert "participation=1" in text
+    assert "highest final test F1" in text  # of one seed there is no mean
     assert "Unequal budgets, per run:" in text
     assert "local steps scaffold" in text

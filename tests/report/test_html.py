@@ -95,6 +95,7 @@ def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
     assert f"[{gap['low']:+.4f}, {gap['high']:+.4f}]" in text
     assert "has the highest mean of the final test F1" in text
     assert "no winner is marked" in text
+    assert "With 2 seeds, an interval excludes 0 if" in text
     assert "positive is better" in text
     assert "★" not in text.replace("★ marks a winner", "")
 
@@ -105,6 +106,7 @@ def test_rounds_to_a_target_say_how_many_seeds_got_there(comparison, tmp_path):
     text = " ".join(page(Comparison(comparison.members[:1], record=record), tmp_path).text.split())
     assert f"rounds to {record['target']:g}" in text
     assert "1 of 2 seeds" in text
+    assert "Runs that never reached the target are not in the means" in text
 
 
 def test_a_winner_is_marked_where_the_intervals_say_so(comparison, tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ function cut(line, part = 1) {
   return part === 1 ? line : { ...line, x: line.x.slice(at), y: line.y.slice(at), low: line.low.slice(at), high: line.high.slice(at) };
 }
 
-// How many earlier lines a line covers (within two pixels): it is then drawn with gaps that show them.
+// The earlier lines that each line covers (within two pixels). It is drawn with gaps, and they are drawn broader than it.
 function covered(lines, py) {
   const near = (a, b) => a.x.length === b.x.length && a.y.every((y, j) => a.x[j] === b.x[j] && Math.abs(py(y) - py(b.y[j])) < 2);
   return lines.map((line, k) => lines.slice(0, k).filter((other) => near(line, other)));
@@ -126,11 +126,12 @@ function drawLines(figure) {
     const back = path([...line.x].reverse(), [...line.high].reverse()).replace("M", "L");
     add(svg, "path", { d: `${path(line.x, line.low)}${back}Z`, class: "band", style: `fill:${colour(line.i)}` });
   }
-  const under = covered(lines, py);
+  const under = covered(lines, py), above = lines.map((line) => under.filter((some) => some.includes(line)).length);
   figure.note.textContent = sameCurves(lines, under);
   lines.forEach((line, k) => {
     const gaps = under[k].length ? `8 ${8 * under[k].length}` : dash(line.i);
-    const style = `stroke:${colour(line.i)};stroke-dasharray:${gaps};stroke-dashoffset:${8 * under[k].length}`;
+    const dashed = `stroke-dasharray:${gaps};stroke-dashoffset:${8 * under[k].length}`;
+    const style = `stroke:${colour(line.i)};stroke-width:${2 + 3 * Math.min(above[k], 3)};${dashed}`;
     if (!panel.points) add(svg, "path", { d: path(line.x, line.y), class: "line", style, "data-name": line.name });
     if (line.x.length <= 12 || panel.points)
       line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(line.y[j]), r: panel.points ? 4 : 2.6, style: `fill:${colour(line.i)}` }));
@@ -163,7 +164,7 @@ function drawCells(figure) {
   const W = Math.max(260, figure.plot.clientWidth), top = 22, right = W - 6;
   const left = Math.max(46, Math.min(longest(figure.panel.rows) + 12, W / 3));
   const [panel, step] = legible(figure.panel, right - left);
-  figure.note.textContent = step > 1 ? `One of ${step} columns is shown, so that the numbers can be read; Numbers has all of them.` : "";
+  figure.note.textContent = step > 1 ? `One column in ${step} is shown, so that the numbers can be read; Numbers has all columns.` : "";
   const [n, m] = [panel.rows.length, panel.columns.length];
   const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n));
   const wide = longest(panel.columns), slanted = wide > 28 && wide + 4 > w, below = slanted ? 0.6 * wide : 0;

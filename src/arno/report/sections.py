@@ -15,7 +15,8 @@ from ..analysis.other_differences import other_differences
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
-from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
+from .numbers import COSTS, NONE, cut, duration, largest, listed, probability, score, spread
+from .tables import NOT_REACHED, of_few_seeds, of_global_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     if lines:
         others = escape(" ".join(other_differences(comparison)))
         lines += [f"<p><strong>Not only the method differs.</strong> {others}</p>"] if others else []
-        lines += [f"<p>{escape(line)}</p>" for line in unequal(comparison)]
+        lines += [f"<p>{escape(line)}</p>" for line in (*of_global_models(comparison), *unequal(comparison))]
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
     found = order(comparison) if frame["seeds"].any() else None
     if found:
@@ -93,7 +94,8 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
     best, where = rows.iloc[0], f"{escape(place)}: " if place else ""
     name = f"<strong class='{'winner' if best['winner'] else ''}'>{escape(best['name'])}</strong>"
     extreme = "lowest" if metric.better == "less" else "highest"
-    text = f"{where}{name} has the {extreme} mean of the final {escape(metric.label)}, {score(metric, best['final'])}"
+    mean = "mean of the " if rows["seeds"].max() > 1 else ""
+    text = f"{where}{name} has the {extreme} {mean}final {escape(metric.label)}, {score(metric, best['final'])}"
     if best["winner"]:
         return f"{text}, and wins: the paired 95 % intervals of its differences to all others exclude zero."
     gaps = {
@@ -103,7 +105,8 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
     if all(isnan(span.low) for span in spans.values()):
         return f"{text}. With one seed there is no interval: the difference may be chance, and no winner is marked."
     equal = [escape(other) for other, span in spans.items() if not (span.low > 0 or span.high < 0)]
-    why = f"its difference to {', '.join(equal)} may be chance" if equal else "some of its runs have no result"
+    word = "difference" if len(equal) == 1 else "differences"
+    why = f"its {word} to {listed(equal)} may be chance" if equal else "some of its runs have no result"
     return f"{text}, but no winner is marked: {why}."
 
 
@@ -150,7 +153,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             cells += [] if one_run else [f"<td>{row['seeds']}{lost}</td>"]
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}</tr>")
     heads += [] if one_run else ["seeds"]
-    return framed(_caption(comparison), ["", *heads], rows) + _differences(comparison)
+    return framed(_caption(comparison, frame), ["", *heads], rows) + _differences(comparison)
 
 
 def _one_run(comparison: Comparison) -> bool:
@@ -158,15 +161,17 @@ def _one_run(comparison: Comparison) -> bool:
     return sum(len(group.runs) + len(group.lost) + len(group.partial) for group in comparison.members) == 1
 
 
-def _caption(comparison: Comparison) -> str:
+def _caption(comparison: Comparison, frame: pd.DataFrame) -> str:
     """What the numbers of the table are."""
     several = max(len(group.runs) for group in comparison.members) > 1
     alone = "Scores and costs of the run." if len(comparison.members) == 1 else "One seed: there are no intervals."
     lines = [INTERVALS if several else alone]
     if several and len(comparison.members) > len(comparison.places):
-        lines.append(WINNER)
+        lines += [WINNER, *of_few_seeds(comparison)]
     if sum(len(group.runs) for group in comparison.members) > 1:
         lines.append(SECONDS)
+    if comparison.record.get("target") is not None and (frame["reached"] < frame["seeds"]).any():
+        lines.append(NOT_REACHED)
     if (metric := comparison.declared()).better == "less":
         lines.append(f"Lower {metric.label} is better.")
     return " ".join(lines)
