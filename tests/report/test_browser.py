@@ -199,6 +199,19 @@ def test_the_last_rounds_can_be_enlarged(chromium, report):
     assert min(ticks("end")) > min(scores)  # the scores of the first rounds no longer fix the axis
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "whole"),
+    [(1, 19_950, True), (50, 19_950, True), (0.49, 0.61, False), (3, 3.01, False), (1, 2, True), (0, 1e9, False)],
+)
+def test_an_axis_has_several_ticks(chromium, report, low, high, whole):
+    found = Visit(chromium, report).page.evaluate(
+        "([low, high, whole]) => ticks(low, high, 3.6, whole)", [low, high, whole]
+    )
+    assert 2 <= len(found) <= 8
+    assert all(low <= at <= high * (1 + 1e-9) for at in found)
+    assert not whole or all(at == int(at) for at in found)
+
+
 def test_paired_differences_share_an_axis_with_zero(chromium, report):
     visit = Visit(chromium, report)
     row = visit.page.locator("#summary tr", has_text="scaffold − fedavg")

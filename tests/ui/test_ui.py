@@ -250,6 +250,28 @@ def test_ticked_runs_with_other_settings_are_drawn_together(served: Served) -> N
     shutil.rmtree(out)
 
 
+def test_runs_without_a_common_score_are_not_said_to_have_failed(served: Served) -> None:
+    out = served.folder / "numbers"
+    words = ["data=sklearn", "data.name=diabetes", "clients=4", "model=softmax", "engine=serial", "rounds=2"]
+    execute(configs.plain(configs.compose([*words, f"out={out}"])), Quiet(), pictures=False)
+    view = served.json("/api/view?run=fedavg&run=numbers")
+    assert view["problems"] == ["numbers (fedavg), seed 0: not in the means: it recorded no test F1"]
+    assert "failed" not in " ".join(note for sheet in view["sheets"] for note in sheet["notes"])
+    report = served.own("/report?run=fedavg&run=numbers").body
+    assert b"1 failed" not in report
+    [sheet] = served.json("/api/view?run=numbers")["sheets"]
+    assert "data.client_test" in " ".join(sheet["notes"])
+    shutil.rmtree(out)
+
+
+def test_a_problem_without_samples_has_no_test_samples(served: Served) -> None:
+    out = served.folder / "plain"
+    execute(configs.plain(configs.compose(["problem=quadratic", "rounds=2", f"out={out}"])), Quiet(), pictures=False)
+    [sheet] = served.json("/api/view?run=plain")["sheets"]
+    assert "data.client_test" not in " ".join(sheet["notes"])
+    shutil.rmtree(out)
+
+
 def test_the_clients_of_a_run(served: Served) -> None:
     [sheet] = served.json("/api/view?run=fedavg")["sheets"]
     assert sheet["title"] == "Clients, the largest drift first"

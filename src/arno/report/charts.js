@@ -27,12 +27,16 @@ function written(value, bytes = false) {
   return String(Number(value.toPrecision(4)));
 }
 
+// About so many round numbers between two ends, and at least two.
 function ticks(low, high, count, whole) {
   const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
-  let step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw * 0.999);
-  if (whole) step = Math.max(1, step);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  const steps = [10, 5, 2, 1, 0.5].map((k) => k * power).filter((step) => !whole || step >= 1);
+  let found = [];
+  for (const step of steps.length ? steps : [1]) {
+    if (step < raw * 0.999 && found.length > 1) break;
+    found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  }
   return found;
 }
 

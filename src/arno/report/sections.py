@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite, isnan
@@ -16,7 +17,7 @@ from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
 from .numbers import COSTS, NONE, cut, duration, largest, listed, probability, score, spread
-from .tables import NOT_REACHED, of_few_seeds, of_global_models
+from .tables import NOT_REACHED, Unscored, of_few_seeds, of_global_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,8 +115,8 @@ def problems(comparison: Comparison) -> Iterator[str]:
     """Runs that diverged, failed, dropped clients or are not finished; and seeds without a run."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
-            how = "diverged" if lost.diverged else "failed"
-            yield f"{group.label}, seed {seed}: {how}, not in the means: {lost.reason}"
+            how = "" if isinstance(lost, Unscored) else "diverged, " if lost.diverged else "failed, "
+            yield f"{group.label}, seed {seed}: {how}not in the means: {lost.reason}"
         for seed, run in sorted(group.runs.items()):
             status = run.folder.manifest().get("status")
             if status != "done":
@@ -149,8 +150,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             cells = [_cell(comparison, row, column, whole) for column in shown]
             drawn = interval(row["final"], row["final_low"], row["final_high"], low, high)
             cells[1:1] = [f"<td>{drawn}</td>"] * several
-            lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
-            cells += [] if one_run else [f"<td>{row['seeds']}{lost}</td>"]
+            cells += [] if one_run else [f"<td>{row['seeds']}{_lost(comparison, row['label'])}</td>"]
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}</tr>")
     heads += [] if one_run else ["seeds"]
     return framed(_caption(comparison, frame), ["", *heads], rows) + _differences(comparison)
@@ -159,6 +159,13 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
 def _one_run(comparison: Comparison) -> bool:
     """Whether there is one run only; runs without a result count, too."""
     return sum(len(group.runs) + len(group.lost) + len(group.partial) for group in comparison.members) == 1
+
+
+def _lost(comparison: Comparison, label: str) -> str:
+    """How many runs of a group are in no mean, and why."""
+    lost = [one for group in comparison.members if group.label == label for one in group.lost.values()]
+    why = ["without a score" if isinstance(one, Unscored) else "diverged" if one.diverged else "failed" for one in lost]
+    return "".join(f"<small class='lost'>{count} {word}</small>" for word, count in Counter(why).items())
 
 
 def _caption(comparison: Comparison, frame: pd.DataFrame) -> str:

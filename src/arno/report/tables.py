@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis import budget
 from ..analysis.clients import Served, overview, plain_label, served
-from ..analysis.comparison import Comparison
+from ..analysis.comparison import Comparison, Lost
 from ..analysis.order import Order, order
 from ..analysis.other_differences import other_differences
 from ..analysis.statistics import student
@@ -29,6 +29,12 @@ WIDE = 5
 NAME = 24
 NOT_REACHED = "Runs that never reached the target are not in the means of rounds, steps and MB."
 TESTS = {"t": "paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
+
+
+class Unscored(Lost):
+    """A run that is in no mean because it did not record the compared score."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -277,7 +283,8 @@ def _lost(comparison: Comparison) -> list[str]:
     lines = []
     for group in comparison.members:
         for word in ("diverged", "failed"):
-            seeds = [str(seed) for seed, lost in group.lost.items() if lost.diverged == (word == "diverged")]
+            lost = {seed: one for seed, one in group.lost.items() if not isinstance(one, Unscored)}
+            seeds = [str(seed) for seed, one in lost.items() if one.diverged == (word == "diverged")]
             if seeds:
                 which = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
                 counted = f"{len(group.runs)} of {len(group.runs) + len(group.lost)} seeds"
