@@ -199,6 +199,13 @@ def test_the_last_rounds_can_be_enlarged(chromium, report):
     assert min(ticks("end")) > min(scores)  # the scores of the first rounds no longer fix the axis
 
 
+def test_numbers_of_any_size_are_short(chromium, report):
+    visit = Visit(chromium, report)
+    for value, text in ((0.0, "0"), (1234.5, "1235"), (5e9, "5G"), (5e12, "5T"), (1e30, "1.0e+30"), (2e-9, "2.0e-9")):
+        assert visit.page.evaluate("value => written(value)", value) == text
+    assert visit.page.evaluate("written(3980000, true)") == "3.98 MB"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "whole"),
     [(1, 19_950, True), (50, 19_950, True), (0.49, 0.61, False), (3, 3.01, False), (1, 2, True), (0, 1e9, False)],

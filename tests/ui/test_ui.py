@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -19,11 +21,13 @@ from safetensors.torch import load_file
 from serving import EVIL, LONG, SMALL, Served, recorded, start, wait_for
 
 from arno.config import settings as configs
+from arno.core.metric import Metric
 from arno.errors import ArnoError
 from arno.records import checksummed
 from arno.records.folder import RunFolder
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
+from arno.ui import views
 from arno.ui.control import same_command
 
 pytest.importorskip("starlette", reason="needs arno[ui]")
@@ -270,6 +274,18 @@ def test_a_problem_without_samples_has_no_test_samples(served: Served) -> None:
     [sheet] = served.json("/api/view?run=plain")["sheets"]
     assert "data.client_test" not in " ".join(sheet["notes"])
     shutil.rmtree(out)
+
+
+def test_a_trial_that_diverged_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [("0.001", 2.0, False, False), ("0.01", 1.0, False, True), ("0.1", 1.5, False, False)]
+    group: Any = SimpleNamespace(label="fedavg", space={"local.lr": "log(0.001, 1.0)"}, best={"local.lr": 0.01})
+    tuning: Any = SimpleNamespace(metric=Metric("val_rmse", "RMSE", "less", low=0), groups=[group])
+    for more, beyond in (([], False), ([("1.0", 1e22, True, False)], True)):
+        monkeypatch.setattr(views.search, "tried", lambda group, key, more=more: tried + more)
+        [panel] = views.trials(tuning)
+        assert panel["low"] is None
+        assert (panel["high"] is not None and panel["high"] < 100) == beyond
+        assert ("drawn at its end" in panel["text"]) == beyond
 
 
 def test_the_clients_of_a_run(served: Served) -> None:

@@ -20,7 +20,8 @@ function add(parent, tag, attributes = {}, text) {
 function written(value, bytes = false) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value), [gap, unit] = bytes ? [" ", "B"] : ["", ""];
-  for (const [power, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+  if (size >= 1e15) return value.toExponential(1) + (bytes ? " B" : "");
+  for (const [power, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
     if (size >= power * (letter === "k" && !bytes ? 10 : 1)) return `${Number((value / power).toPrecision(3))}${gap}${letter}${unit}`;
   if (bytes) return `${value} B`;
   if (size && size < 1e-3) return value.toExponential(1);
@@ -108,6 +109,7 @@ function drawLines(figure) {
   if (panel.ticks) [x0, x1] = ends([x0, x1, ...panel.ticks.map(([x]) => x)]);
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
+  [y0, y1] = within([y0, y1], panel);
   const room = log ? 0 : (y1 - y0) * 0.04;
   [y0, y1] = within([y0 - room, y1 + room], panel);
   const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
@@ -138,7 +140,7 @@ function drawLines(figure) {
     const style = `stroke:${colour(line.i)};stroke-width:${2 + 3 * Math.min(above[k], 3)};${dashed}`;
     if (!panel.points) add(svg, "path", { d: path(line.x, line.y), class: "line", style, "data-name": line.name });
     if (line.x.length <= 12 || panel.points)
-      line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(line.y[j]), r: panel.points ? 4 : 2.6, style: `fill:${colour(line.i)}` }));
+      line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(Math.min(line.y[j], y1)), r: panel.points ? 4 : 2.6, style: `fill:${colour(line.i)}` }));
   });
   const cursor = add(svg, "line", { y1: top, y2: bottom, class: "cursor", visibility: "hidden" });
   hover(figure, svg, (x) => {

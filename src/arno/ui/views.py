@@ -214,6 +214,7 @@ def trials(tuning: Tuning) -> list[dict[str, Any]]:
 
 
 def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
+    """One picture; a trial whose score is far beyond the others is drawn at the end of the axis."""
     points, space = search.tried(group, key), group.space[key]
     at, ends = search.places(space, [value for value, *_ in points]) if points else ([], [])
     lines = []
@@ -222,10 +223,15 @@ def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
         x, y, texts = ([one[i] for one in some] for i in range(3))
         lines.append({"name": name, "x": x, "y": y, "low": [], "high": [], "texts": texts})
     best = f" The best value is {group.best[key]}." if key in group.best else ""
-    text = f"Each point is a trial with a value from {space}.{best}"
+    scores = [y for _, y, *_ in points]
+    low, high = search.axis(tuning.metric, scores) if scores else (0.0, 0.0)
+    below, above = any(y < low for y in scores), any(y > high for y in scores)
+    beyond = " Scores beyond the axis are drawn at its end." if below or above else ""
+    text = f"Each point is a trial with a value from {space}.{best}{beyond}"
     about: dict[str, Any] = {"title": f"{group.label}: {search.shorter(key)}", "text": text, "x": search.shorter(key)}
     about |= {"ticks": [[round(x, 6), text] for x, text in _between(space, ends)] or None, "points": True}
-    return about | {"y": tuning.metric.label, "lines": lines, "log": False, "low": None, "high": None}
+    about |= {"low": low if below else None, "high": high if above else None}
+    return about | {"y": tuning.metric.label, "lines": lines, "log": False}
 
 
 def _between(space: str, ends: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
