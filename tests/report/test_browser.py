@@ -27,7 +27,7 @@ class Visit:
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))

@@ -34,6 +34,11 @@ pytest.importorskip("starlette", reason="needs arno[ui]")
 pytest.importorskip("uvicorn", reason="needs arno[ui]")
 
 
+#: Names of no run in the served folder.
+ODD = ("..", "../secret.txt", "/etc", "fedavg/..", "fedavg/checkpoints", "", "gone", "linked", "./fedavg", "fedavg/")
+ODD += ("fedavg\0", "~", "file:///etc/passwd", "fedavg\r\nX: y", "a" * 3000)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("ui") / "runs"
@@ -65,6 +70,41 @@ def test_nothing_is_served_to_strangers(served: Served, path: str) -> None:
     assert served.own(path, Origin="null").status == 403
     assert served.own(path, Sec_Fetch_Site="cross-site").status == 403
     assert served.own(path).status in (200, 422)
+
+
+def test_the_token_counts_in_one_place_and_the_name_must_be_exact(served: Served) -> None:
+    port, token = served.port, served.token
+    cookie = f"arno-{port}={token}"
+    for headers in (
+        {"Authorization": f"Bearer {token}"},
+        {"Cookie": f"arno={token}"},
+        {"Cookie": f"arno-{port}={token[:-1]}"},
+        {"Cookie": f"arno-{port}="},
+        {"Cookie": f"{cookie}; arno-{port}=x"},
+    ):
+        assert served.ask("/api/list", **headers).status == 403
+    for host in (
+        f"localhost.:{port}",
+        f"127.1:{port}",
+        f"0.0.0.0:{port}",
+        f"127.0.0.1:{port}.evil.example",
+        "127.0.0.1:1",
+    ):
+        forwarded = {"X_Forwarded_Host": f"127.0.0.1:{port}", "Forwarded": f"host=127.0.0.1:{port}"}
+        assert served.ask("/api/list", host=host, Cookie=cookie, **forwarded).status == 403
+    for origin in (
+        "",
+        f"https://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}.evil.example",
+        f"http://localhost:{port}",
+    ):
+        assert served.own("/api/list", Origin=origin).status == 403
+    assert served.own("/api/list", Sec_Fetch_Site="Cross-Site").status == 403
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "get"):
+        assert served.own("/api/list", method).status == 405
+        assert served.own("/api/stop?run=failed", method).status == 405
+    assert served.ask(f"/?token={token}", "POST", Origin=f"http://127.0.0.1:{port}").status == 403
+    assert served.ask(f"/?token=x&token={token}").status == 403
 
 
 @pytest.mark.parametrize("action", ["stop", "resume"])
@@ -167,9 +207,7 @@ def test_a_link_on_another_page_opens_it(served: Served) -> None:
     assert served.ask(f"/?token={served.token}", host="evil.example").status == 403
 
 
-@pytest.mark.parametrize(
-    "name", ["..", "../secret.txt", "/etc", "fedavg/..", "fedavg/checkpoints", "", "gone", "linked"]
-)
+@pytest.mark.parametrize("name", ODD)
 def test_nothing_outside_of_the_folder_is_named(served: Served, name: str) -> None:
     link = served.folder / "linked"
     link.unlink(missing_ok=True)
