@@ -320,7 +320,7 @@ def as_overrides(config: Mapping[str, Any]) -> list[str]:
     chosen = [f"{group}={kind}" for group, kind in kinds.items()]
     named = [f"{g}.target={config[g]['target']}" for g, kind in kinds.items() if kind == "custom"]
     usual = dict(flat(plain(compose([*chosen, *named]))))
-    words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
+    words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)] + named
     if kinds["partition"] == Config.partition and _natural([*flat({"data": config["data"]})]):
         words.append(f"partition={Config.partition}")
     for key, value in flat(config):
