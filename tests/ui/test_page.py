@@ -302,6 +302,7 @@ def picture(visit: Visit, name: str) -> None:
         visit.page.locator("#folder").evaluate("node => { node.textContent = '/home/me/runs' }")
         if name.startswith("list"):
             visit.page.evaluate("name => [...list.lines.entries()].find(([n]) => n === name)[1].remove()", NAME)
+            visit.page.locator("#count").evaluate("node => { node.textContent = node.textContent.replace('5', '4') }")
         for view, part in (("tuned", "#search"), ("fedavg", "#facts")):
             if name.startswith(view):
                 visit.page.locator(part).evaluate("node => node.scrollIntoView()")
