@@ -82,8 +82,8 @@ def test_the_switches_change_axis_and_curves(chromium, report, runs):
         ("round", "test F1"),
         ("uploaded bytes", "test F1"),
         ("idealised parallel seconds", "test F1"),
-        ("idealised parallel seconds", "test loss"),
-        ("local steps", "test loss"),
+        ("idealised parallel seconds", "test loss, lower is better"),
+        ("local steps", "test loss, lower is better"),
     ]
     assert seen[1][2] != seen[2][2] != seen[3][2]  # other times, then other scores
     visit.page.locator("#curves-figure summary").click()

@@ -178,7 +178,7 @@ def test_quadratics_have_a_gap_and_no_accuracy(train, tmp_path):
     curves = found.data["places"][0]["curves"]
     assert list(curves["metrics"]) == ["gap", "distance", "train_loss"]
     assert found.data["metric"] == "gap"
-    assert curves["metrics"]["gap"] == {"label": "F(w) − F(w*)", "log": True, "low": 0, "high": None}
+    assert curves["metrics"]["gap"] == {"label": "F(w) − F(w*)", "better": "less", "log": True, "low": 0, "high": None}
     assert [row["gap"] for row in metrics(run)] == pytest.approx(found.line("fedavg")["y"]["gap"]["y"], rel=1e-5)
     assert found.data["places"][0]["notes"]["clients"] == ["Every client took part in every round."]
 

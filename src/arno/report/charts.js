@@ -299,8 +299,9 @@ function scoreOver(curves, { metric, axis }) {
     const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
     return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
   });
-  const { label, log, low, high } = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
-  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y: label, log, low, high };
+  const { label, better, log, low, high } = curves.metrics[metric] || { label: "", better: "more", log: false, low: null, high: null };
+  const y = better === "less" ? `${label}, lower is better` : label;
+  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y, log, low, high };
 }
 
 // Radio buttons that set state[name]; nothing if there is only one option. changed: called after a click.

@@ -114,7 +114,16 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
 
 def as_data(curves: comparison_panels.Curves) -> dict[str, Any]:
     """The curves for the page, with what the declaration of each metric says about its y axis."""
-    axes = {m.name: {"label": m.label, "log": m.log, "low": m.low, "high": m.high} for m in curves.metrics.values()}
+    axes = {
+        name: {
+            "label": metric.label,
+            "better": metric.better,
+            "log": metric.log,
+            "low": metric.low,
+            "high": metric.high,
+        }
+        for name, metric in curves.metrics.items()
+    }
     return {**vars(curves), "metrics": axes}
 
 
