@@ -3,7 +3,10 @@
 A cell is one run: an arm, a seed, a setting. Its line holds its settings, its scores, the seconds of its run and the
 sources that it was made from; the study reads it and does not run the cell again. A line with other settings than the
 cell has now does not count. The folders of the runs are not needed, except that of a run from whose model others start:
-without it, it is run again.
+without it, it is run again, and so are those that started from another model than the one of its line.
+
+The sources are those at the beginning of the run. A source that was changed before the end of the run, or while it was
+stopped, has both digests, so that the cell counts as older.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from arno.runs.result import RunResult
-from stale import PAGES, ROOT, digest, imported, noting, other
+from stale import OTHERS, PAGES, ROOT, digest, imported, noting, other
 
 CELLS = PAGES / "cells"
 #: What the study keeps of a run.
@@ -64,8 +67,11 @@ class Book:
         self.again, self._ends, self._lock = again, perf_counter() + 60 * minutes, Lock()
         self.records: dict[str, dict[str, Any]] = {}
         self.sources: dict[str, dict[str, str]] = {}
-        for line in self.file.read_text("utf-8").splitlines() if self.file.exists() else ():
-            self._take(json.loads(line))
+        for number, line in enumerate(self.file.read_text("utf-8").splitlines() if self.file.exists() else (), 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                sys.exit(f"error: {self.file}, line {number}: it is no line of a cell or of sources; remove it")
 
     def _take(self, line: dict[str, Any]) -> None:
         if "cell" in line:
@@ -100,6 +106,11 @@ class Book:
         assert found is not None, cell.name
         return float(found["seconds"])
 
+    def unpaired(self, cell: Cell) -> bool:
+        """Whether a finished cell started from another model than the one that the line of its start names."""
+        found, start = self.record(cell), self.records.get(cell.start)
+        return found is not None and start is not None and found.get("start") != start["model"]
+
     def older(self, cell: Cell) -> bool:
         """Whether a finished cell was made from other sources than those that are here now."""
         found = self.record(cell)
@@ -107,35 +118,49 @@ class Book:
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that are to be run."""
-        return [cell for cell in cells if self.record(cell) is None or (self.again and self.older(cell))]
+        return [
+            cell
+            for cell in cells
+            if self.record(cell) is None or self.unpaired(cell) or (self.again and self.older(cell))
+        ]
 
     def run(self, cells: Sequence[Cell], measure: Measure, jobs: int = 1) -> bool:
         """Run what is missing, in this order; whether nothing is missing any more."""
-        todo = self.missing(cells)
         by_name = {cell.name: cell for cell in cells}
+        lost = [cell.start for cell in cells if cell.start and cell.start not in by_name]
+        assert not lost, f"no cell is called {lost[0]}"
 
         def one(cell: Cell) -> bool:
             if perf_counter() > self._ends:
                 return False
-            self._finish(cell, measure, by_name)
+            self._finish(cell, measure, by_name.get(cell.start))
             return True
 
-        with ThreadPoolExecutor(1 if any(cell.start for cell in cells) else jobs) as pool:
-            done = sum(pool.map(one, todo))
-        if done < len(todo):
-            print(f"the time is over: {len(todo) - done} runs are left; the same command goes on from here", flush=True)
-        return done == len(todo)
+        todo = self.missing(cells)
+        while todo:
+            with ThreadPoolExecutor(1 if any(cell.start for cell in cells) else jobs) as pool:
+                done = sum(pool.map(one, todo))
+            if done < len(todo):
+                left = len(todo) - done
+                print(f"the time is over: {left} runs are left; the same command goes on from here", flush=True)
+                return False
+            todo = [cell for cell in cells if self.unpaired(cell)]  # their start was run again, with another model
+        return True
 
-    def _finish(self, cell: Cell, measure: Measure, by_name: Mapping[str, Cell]) -> None:
-        start = by_name.get(cell.start)
-        if start is not None and not (self.path(start) / "final.safetensors").exists():
-            self._finish(start, measure, by_name)
+    def _finish(self, cell: Cell, measure: Measure, start: Cell | None = None) -> None:
+        """Run a cell, and before it the cell that it starts from, if the model of its line is not there."""
+        if start is not None and not self._there(start):
+            self._finish(start, measure)
         with tempfile.TemporaryDirectory() as folder:
             notes = Path(folder) / "imports"
             notes.touch()
             words = [f"load={self.path(start)}"] if start is not None else []
+            before = self._begin(cell)
             result = self._perform(cell, words, noting(notes))
-            files = {file: digest(ROOT / file) for file in sorted(imported(notes.read_text().split()))}
+            files = {}
+            for file in sorted(imported(notes.read_text().split())):
+                now = digest(ROOT / file)
+                files[file] = "+".join(sorted({before.get(file, now), now}))
         line: dict[str, Any] = {"cell": cell.name, "settings": self.settings(cell)}
         line |= {"scores": {"diverged": True} if result is None else measure(result)}
         line |= {"seconds": 0 if result is None else round(json_of(result.path / "manifest.json")["seconds"], 1)}
@@ -145,13 +170,29 @@ class Book:
         self._keep(line, files)
         print(f"{cell.name}: {line['scores']} ({line['seconds']} s)", flush=True)
 
+    def _there(self, cell: Cell) -> bool:
+        """Whether the last model of a finished cell is in its folder."""
+        found, path = self.record(cell), self.path(cell)
+        return found is not None and (path / "final.safetensors").exists() and fingerprint(path) == found["model"]
+
+    def _begin(self, cell: Cell) -> dict[str, str]:
+        """The digests of all sources when the run of a cell began; what is in its folder stays if it can go on."""
+        path = self.path(cell)
+        noted = path.with_name(f"{path.name}.sources.json")
+        stopped = (path / "manifest.json").exists() and json_of(path / "manifest.json")["status"] != "done"
+        if stopped and noted.exists() and self.record(cell) is None:
+            return json_of(noted)
+        if path.exists():
+            shutil.rmtree(path)  # its sources are older, or not known
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = states()
+        noted.write_text(json.dumps(before), "utf-8")
+        return before
+
     def _perform(self, cell: Cell, words: Sequence[str], env: Mapping[str, str]) -> RunResult | None:
         """Run a cell in a process of its own, or continue it; None if a client diverged."""
         path = self.path(cell)
-        stopped = (path / "manifest.json").exists() and json_of(path / "manifest.json")["status"] != "done"
-        if path.exists() and (self.record(cell) or not stopped):
-            shutil.rmtree(path)  # its sources are older, or not known
-            stopped = False
+        stopped = path.exists()
         command = ["resume", str(path)] if stopped else ["run", *cell.words, *self.words, *words, f"out={path}"]
         data = next((word.partition("=")[2] for word in cell.words if word.startswith("data=")), "")
         if data in self.data and not stopped:
@@ -191,7 +232,10 @@ class Book:
 
     def page(self, page: Path) -> Path:
         """Where the page is written."""
-        return self.out / page.name if self.words else page
+        if not self.words:
+            return page
+        self.out.mkdir(parents=True, exist_ok=True)
+        return self.out / page.name
 
     def state(self, cells: Sequence[Cell]) -> str:
         """How many cells are finished, for the page."""
@@ -200,6 +244,12 @@ class Book:
         more = f", {older} of them from older sources than the newest" if older else ""
         spent = sum(self.records[cell.name]["seconds"] for cell in there) / 3600
         return f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h."
+
+
+def states() -> dict[str, str]:
+    """The digests of all sources of Arno on which numbers may depend."""
+    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "src" / "arno").rglob("*.py"))]
+    return {file: digest(ROOT / file) for file in files if not file.startswith(OTHERS)}
 
 
 def json_of(path: Path) -> dict[str, Any]:

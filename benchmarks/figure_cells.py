@@ -31,6 +31,8 @@ def measure(figure: Figure) -> Callable[[RunResult], dict[str, Any]]:
 
     def kept(result: RunResult) -> dict[str, Any]:
         record = Record(result.rows, result.metrics, result.config["rounds"])
+        if record.diverged():  # it went on to its last round with NaN or Inf
+            return {"diverged": True}
         readings = {name: value(record, reading) for name, reading in figure.readings.items()}
         signs = {name: sign(reading, result.metrics) for name, reading in figure.readings.items()}
         last = {name: record.last[name] for name in KEPT if name in record.last}

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             noted = gathered(page.stem, notes.read_text().split())
     if seconds is not None:
         stamp(page, seconds, note, noted)
-    print(page)
+        print(page)
     return status
 
 
@@ -101,8 +101,8 @@ def programmed(file: Path, page: Path, words: list[str], notes: Path) -> Made:
     began, before = perf_counter(), page.stat().st_mtime_ns if page.exists() else 0
     status = subprocess.run([sys.executable, str(file), *words], check=False, env=noting(notes)).returncode
     written = page.exists() and page.stat().st_mtime_ns != before
-    whole = status == 0 or (status == UNFINISHED and written)
-    return status, perf_counter() - began if whole else None, "runs that were there already not counted"
+    made = written and status in (0, UNFINISHED)  # a trial with other settings writes its page elsewhere
+    return status, perf_counter() - began if made else None, "runs that were there already not counted"
 
 
 def stamp(page: Path, seconds: float, note: str, noted: list[str]) -> None:

@@ -17,6 +17,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Mapping
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def counts(path: Path) -> bool:
     return path.suffix != ".pyc" and not path.name.startswith(".")
 
 
+@cache
 def code(text: str) -> bytes:
     """Python text without docstrings, comments and empty lines; the same with every version of Python.
 

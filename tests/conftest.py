@@ -1,8 +1,9 @@
-"""A real browser for the tests of pages: Debian's Chromium, driven by Playwright. Nothing is downloaded."""
+"""For all tests: threads that fail are noticed. For tests of pages: Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,12 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+@pytest.fixture(autouse=True)
+def threads_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs in this process sets its own hook; after it, pytest would no longer see a failed thread."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
 
 @pytest.fixture(scope="module")

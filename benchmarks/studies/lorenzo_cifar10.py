@@ -30,8 +30,8 @@ TEXT = """\
 
 {setting}
 All arms of a seed have the same split and the same start. Mean and 95 % interval over the seeds (Student's t);
-differences are paired by seed. Nothing was tuned. The budget is ten hours of two cores. What a pass costs that trains
-its clients one after the other is on the page of [Lorenzo](lorenzo.md).
+differences are paired by seed. A run that diverged counts as 0. Nothing was tuned. The budget is ten hours of two
+cores. What a pass costs that trains its clients one after the other is on the page of [Lorenzo](lorenzo.md).
 
 {state}
 
@@ -45,6 +45,7 @@ its clients one after the other is on the page of [Lorenzo](lorenzo.md).
 
 def scores(figure: Figure, book: Book) -> dict[str, dict[str, list[float]]]:
     """By arm: the numbers of its last round, at the seeds where all arms are finished."""
+    nothing = {"test_f1": 0.0, "local_steps": 0}  # of a run that diverged
     grid = {(one.name, one.seed): cell for one, cell in zip(ordered(figure), cells(figure), strict=True)}
     there = [
         str(seed) for seed in figure.seeds if all(book.record(grid[arm, str(seed)]) is not None for arm in figure.arms)
@@ -53,8 +54,8 @@ def scores(figure: Figure, book: Book) -> dict[str, dict[str, list[float]]]:
     for arm in figure.arms:
         lines = [book.scores(grid[arm, seed]) | {"seconds": book.seconds(grid[arm, seed])} for seed in there]
         found[arm] = {
-            "f1": [100 * one.get("last", {}).get("test_f1", 0.0) for one in lines],
-            "steps": [one.get("last", {}).get("local_steps", 0) for one in lines],
+            "f1": [100 * one.get("last", nothing)["test_f1"] for one in lines],
+            "steps": [one.get("last", nothing)["local_steps"] for one in lines],
             "minutes": [one["seconds"] / 60 for one in lines],
         }
     return found

@@ -65,8 +65,9 @@ second stage from the same model. {splits} All choices are made by validation at
 learning rate of each network, from 0.1 (FedRCL's, for a wide ResNet-18), 0.03 and 0.01 at α = 0.3 after stage 1, and β
 for each rule and α, from 0.001, 0.01 and 0.1. The rates were added after the first run: `lenet5`, which has no
 normalisation, stays at 10 % with 0.1. Mean and 95 % interval over the seeds (Student's t); the differences are paired
-by seed: the arms of a seed start from one model. *Eigenpairs*: seconds of one client in a round. *MB sent*: all uploads
-of the second stage. What the server needs is on the page of [costs](qrmix_cost.md).
+by seed: the arms of a seed start from one model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client
+in a round. *MB sent*: all uploads of the second stage. What the server needs is on the page of
+[costs](qrmix_cost.md).
 
 {state}
 

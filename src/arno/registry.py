@@ -108,6 +108,19 @@ class Registry:
 _LOADED: dict[str, None] = {}
 #: The standard library: its functions are not factories of Arno's objects, and a call by mistake could do damage.
 STANDARD = frozenset({*sys.stdlib_module_names, *sys.builtin_module_names})
+#: Modules of release 0.1 that a user's own file may import, and where their names are now.
+MOVED = {
+    "arno.core.part": "arno.core.method_part (Part: also in arno)",
+    "arno.core.drawing": "arno.core.selection_draws",
+    "arno.core.local": "arno.core.local_sgd",
+    "arno.core.values": "arno.core.per_client",
+    "arno.experiment": "arno.runs, arno.config, arno.analysis and arno.grids (run, resume, compare: also in arno)",
+    "arno.methods.window": "arno.methods.sub_models",
+    "arno.problems.classification": "arno.problems.supervised",
+    "arno.report.panel": "arno.methods.panels",
+    "arno.report.statistics": "arno.analysis.statistics",
+    "arno.selection": "arno.client_selection",
+}
 
 
 def loaded_targets() -> list[str]:
@@ -161,8 +174,10 @@ def _import_file(path: Path, what: str) -> str:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            if isinstance(error, ModuleNotFoundError):
+                _refuse_moved(error, what)
             raise
     return name
 
@@ -177,6 +192,13 @@ def _import_module(name: str, what: str) -> str:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
+        _refuse_moved(error, what)
         rule = f"cannot import {shortened(name)}: {shortened(error)}"
         raise ArnoError(what, rule, "install it, or start arno in the folder that holds it") from error
     return name
+
+
+def _refuse_moved(error: ModuleNotFoundError, what: str) -> None:
+    """Refuse own code that imports a module of release 0.1 which has another name now."""
+    if error.name in MOVED:
+        raise ArnoError(what, f"{error.name} is now {MOVED[error.name]}", "change the import") from error

@@ -216,7 +216,7 @@ def test_a_stage_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -
         run(*translate([*TWO, f"load_model_path={tmp_path}", "out=no"]).overrides)
     for content in (b"PK\x03\x04" + bytes(100), pickle.dumps({"w": [1.0] * 100})):
         Path("model_e2.pth").write_bytes(content)
-        with pytest.raises(ArnoError, match=r"no archive of torch\.save"):
+        with pytest.raises(ArnoError, match=r"no zip archive of torch\.save"):
             run(*translate([*TWO, "load_model_path=model_e2.pth", "out=no"]).overrides)
     Path("torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json at all!")
     with pytest.raises(ArnoError, match="cannot be read"):
@@ -237,6 +237,24 @@ def test_three_dots_mean_the_newest_run_that_has_the_round(tmp_path: Path) -> No
     assert "other" in find("checkpoints/.../model_e8.pth")
     assert "old" in find("checkpoints/.../old/model_e7.pth")
     assert "old" in find("checkpoints/a/old/model_e7.pth")
+
+
+def test_three_dots_find_a_real_pth_too(tmp_path: Path) -> None:
+    for name in ("model_e7.pth", "res18.pth"):
+        path = tmp_path / "checkpoints" / "CIFAR10" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        assert find(f"./checkpoints/.../{name}") == f"checkpoints/CIFAR10/{name}"
+    for name in ("model_e8.pth", "other[1].pth"):
+        with pytest.raises(ArnoError, match=r"^load_model_path=\S+: (there is no such file|no folder there holds)"):
+            find(f"./checkpoints/.../{name}")
+
+
+def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    train("--help")
+    said = capsys.readouterr().out
+    for key in ("server.beta", "server.gamma", "server.momentum", "qrmix.rank_k", "split.alpha", "load_model_path"):
+        assert f" {key}," in said
 
 
 def stages(*words: str) -> int:

@@ -34,8 +34,12 @@ COMMANDS = {
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)
     for line, label in re.findall(r"^(.*?)  # ([A-Z]\d+)$", block, re.M)
 }
-#: Commands that take hours: planned, not run.
-PLANNED = [label for label in COMMANDS if label.startswith("P")]
+#: Commands that take hours: run with few rounds.
+LONG = [label for label in COMMANDS if label.startswith("P")]
+#: Notebooks: another test executes them.
+NOTEBOOKS = {
+    label: command.split()[-1] for label, command in COMMANDS.items() if command.startswith("jupyter execute ")
+}
 
 
 def rows() -> list[list[str]]:
@@ -61,17 +65,24 @@ def perform(command: str) -> int:
     return status(lambda: SCRIPTS[words[1]](words[2:]))
 
 
-@pytest.fixture
-def cifar10(tmp_path: Path) -> Path:
-    """An archive with the format of CIFAR-10 and 2,500 images of noise."""
+def archive(path: Path, folder: str, members: dict[str, int], labels: int, classes: int) -> None:
+    """An archive in CIFAR's format: members with so many images of noise, each after its label bytes."""
     rng = np.random.default_rng(0)
-    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as archive:
-        for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
-            images = rng.integers(0, 256, (500, 3073), dtype=np.uint8)
-            images[:, 0] = rng.integers(0, 10, 500)
-            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+    with tarfile.open(path, "w:gz", compresslevel=1) as file:
+        for name, count in members.items():
+            images = rng.integers(0, 256, (count, labels + 3072), dtype=np.uint8)
+            images[:, labels - 1] = rng.integers(0, classes, count)
+            info = tarfile.TarInfo(f"{folder}/{name}")
             info.size = images.size
-            archive.addfile(info, io.BytesIO(images.tobytes()))
+            file.addfile(info, io.BytesIO(images.tobytes()))
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    """A folder with archives in the format of CIFAR-10 and CIFAR-100, with 2,500 training images of noise each."""
+    ten = {f"data_batch_{i}.bin": 500 for i in range(1, 6)} | {"test_batch.bin": 500}
+    archive(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", ten, 1, 10)
+    archive(tmp_path / "cifar-100-binary.tar.gz", "cifar-100-binary", {"train.bin": 2500, "test.bin": 500}, 2, 100)
     return tmp_path
 
 
@@ -109,7 +120,7 @@ def test_every_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr("arno.runs.quadratic.draw_one", lambda *drawn: None)
     said = {}
     for label, command in COMMANDS.items():
-        if label not in PLANNED:
+        if label not in LONG and label not in NOTEBOOKS:
             assert perform(command) == 0, f"{label}: {capsys.readouterr()}"
             said[label] = capsys.readouterr().out
     printed = said["L1"].splitlines()
@@ -119,7 +130,45 @@ def test_every_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     places = [next(i for i, line in enumerate(printed) if line.startswith(start)) for start in order]
     assert places == sorted(places)
     assert "Early stopping triggered." in said["L3"]
+    assert "End of Iteration 3" in said["L6"]
     assert "qrmix_seconds" in next(Path("checkpoints").glob("*QRFC*/metrics.jsonl")).read_text()
+    assert "raise beta" in said["D9"]
+
+
+def short(command: str, root: Path) -> str:
+    """A long command with few rounds; a later setting replaces an earlier one."""
+    if command.startswith("arno"):
+        return command if "quadratic" in command else f"{command} clients=10 local.epochs=1 data.root={root}"
+    rounds = 4 if "load_model_path" in command else 2
+    more = f"model=lenet5 trainer.global_rounds={rounds} trainer.num_clients=10 trainer.participation_rate=0.1"
+    return f"{command.replace('model_e200', 'model_e2')} {more} trainer.local_epochs=1 data.root={root}"
+
+
+@pytest.mark.slow
+def test_every_long_command_runs_with_few_rounds(
+    tmp_path: Path, cifar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the page, on noise; the configurations are copies with fewer rounds and a smaller network."""
+    monkeypatch.setattr(sys, "argv", ["arno"])
+    (tmp_path / "examples" / "configs").mkdir(parents=True)
+    fewer = {"rounds: 200": "rounds: 2", "rounds: 300": "rounds: 4", "rounds: 100": "rounds: 1"}
+    for file in (ROOT / "examples" / "configs").glob("*.yaml"):
+        text = file.read_text()
+        for long, few in (fewer | {"rounds: 15000": "rounds: 9", "model: resnet18": "model: lenet5"}).items():
+            text = text.replace(long, few)
+        (tmp_path / "examples" / "configs" / file.name).write_text(text)
+    for label in LONG:
+        assert perform(short(COMMANDS[label], cifar)) == 0, f"{label}: {capsys.readouterr()}"
+    assert len(list(tmp_path.glob("checkpoints/*/final.safetensors"))) == 3
+    assert all((tmp_path / "both" / stage / "final.safetensors").exists() for stage in ("stage1", "stage2"))
+
+
+def test_the_notebooks_of_the_page_are_executed_by_a_test() -> None:
+    executed = (ROOT / "tests" / "examples" / "test_notebooks.py").read_text()
+    assert len(NOTEBOOKS) == 2
+    for name in NOTEBOOKS.values():
+        assert (ROOT / name).exists()
+        assert f'executed("{Path(name).name}"' in executed
 
 
 @pytest.mark.slow
@@ -133,10 +182,10 @@ def test_every_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ],
 )
 def test_each_documents_own_setting_can_be_planned(
-    file: str, words: list[str], cifar10: Path, capsys: pytest.CaptureFixture[str]
+    file: str, words: list[str], cifar: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The configuration as it is, on few images; the ResNets narrower, since `arno plan` times a few steps."""
-    data = [] if file == "quadratic" else [f"data.root={cifar10}"]
+    data = [] if file == "quadratic" else [f"data.root={cifar}"]
     arguments = ["plan", "--config", str(ROOT / "examples" / "configs" / f"{file}.yaml"), *data, *words]
     assert status(lambda: arno_main(arguments)) == 0, capsys.readouterr()
     assert "in all" in capsys.readouterr().out
@@ -214,4 +263,5 @@ def test_the_environment_file_names_what_is_there() -> None:
     pip = next(one for one in made["dependencies"] if not isinstance(one, str))["pip"]
     assert (ROOT / pip[0].removeprefix("-c ")).exists()
     assert "python=3.12" in made["dependencies"]
+    assert {"nbclient", "ipykernel"} <= set(pip), "jupyter execute"
     assert read(ROOT / "CITATION.cff").keys() >= {"cff-version", "message", "title", "authors"}

@@ -10,6 +10,7 @@ import torch
 import training
 from training import parts, train
 
+from arno import run
 from arno.conform import PACKAGED, read, replay
 from arno.core.federation import Federation
 from arno.core.serial import Serial
@@ -197,3 +198,8 @@ def test_what_it_cannot_do_is_refused(digits, tmp_path):
 def test_dropout_draws_the_numbers_of_the_serial_engine(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     agree(problem("model=custom", f"model.target={tmp_path / 'own.py'}:Dropout", "partition=quantity"), list)
+
+
+def test_a_problem_without_a_network_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ArnoError, match=r"engine=batched: it trains networks, and this problem has none; use engine="):
+        run("problem=quadratic", "engine=batched", rounds=1, out=tmp_path / "run")

@@ -27,7 +27,7 @@ class Visit:
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -82,8 +82,8 @@ def test_the_switches_change_axis_and_curves(chromium, report, runs):
         ("round", "test F1"),
         ("uploaded bytes", "test F1"),
         ("idealised parallel seconds", "test F1"),
-        ("idealised parallel seconds", "test loss"),
-        ("local steps", "test loss"),
+        ("idealised parallel seconds", "test loss, lower is better"),
+        ("local steps", "test loss, lower is better"),
     ]
     assert seen[1][2] != seen[2][2] != seen[3][2]  # other times, then other scores
     visit.page.locator("#curves-figure summary").click()
@@ -182,6 +182,8 @@ def test_curves_that_cover_each_other_can_be_told_apart(chromium, runs, tmp_path
     visit = Visit(chromium, tmp_path / "report.html")
     gaps = [p.evaluate("node => node.style.strokeDasharray") for p in visit.page.query_selector_all(CURVES)]
     assert gaps == ["none", "8, 8", "8, 16"]
+    widths = [p.evaluate("node => node.style.strokeWidth") for p in visit.page.query_selector_all(CURVES)]
+    assert widths == ["8", "5", "2"]  # what is covered is broader than what covers it
     assert "b and c have the same curve as a." in visit.page.locator("#curves-figure .note").inner_text()
 
 
@@ -195,6 +197,26 @@ def test_the_last_rounds_can_be_enlarged(chromium, report):
     visit.choose("0.5")
     assert min(rounds) < 2 <= min(ticks("middle"))
     assert min(ticks("end")) > min(scores)  # the scores of the first rounds no longer fix the axis
+
+
+def test_numbers_of_any_size_are_short(chromium, report):
+    visit = Visit(chromium, report)
+    for value, text in ((0.0, "0"), (1234.5, "1235"), (5e9, "5G"), (5e12, "5T"), (1e30, "1.0e+30"), (2e-9, "2.0e-9")):
+        assert visit.page.evaluate("value => written(value)", value) == text
+    assert visit.page.evaluate("written(3980000, true)") == "3.98 MB"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "whole"),
+    [(1, 19_950, True), (50, 19_950, True), (0.49, 0.61, False), (3, 3.01, False), (1, 2, True), (0, 1e9, False)],
+)
+def test_an_axis_has_several_ticks(chromium, report, low, high, whole):
+    found = Visit(chromium, report).page.evaluate(
+        "([low, high, whole]) => ticks(low, high, 3.6, whole)", [low, high, whole]
+    )
+    assert 2 <= len(found) <= 8
+    assert all(low <= at <= high * (1 + 1e-9) for at in found)
+    assert not whole or all(at == int(at) for at in found)
 
 
 def test_paired_differences_share_an_axis_with_zero(chromium, report):
@@ -241,5 +263,6 @@ def test_the_verdict_says_what_else_differs(chromium, train, runs, tmp_path):
     text = Visit(chromium, tmp_path / "report.html").page.locator(".verdict").first.inner_text()
     assert "Not only the method differs" in text
     assert "participation=1" in text
+    assert "highest final test F1" in text  # of one seed there is no mean
     assert "Unequal budgets, per run:" in text
     assert "local steps scaffold" in text

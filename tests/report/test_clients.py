@@ -14,7 +14,7 @@ from arno.analysis.clients import overview, served
 from arno.analysis.comparison import Comparison
 from arno.errors import ArnoError
 from arno.report.html import write_report
-from arno.report.sections import clients
+from arno.report.sections import clients, verdict
 from arno.report.tables import clients_of, markdown, sheets, show
 
 LONG = "the hospital with the longest name of all the hospitals <i>"
@@ -104,6 +104,7 @@ def test_the_compared_scores_are_said_to_be_those_of_the_global_models(methods):
         "ditto has personal models: these scores are those of the global model, personal_f1 are those of the personal"
     )
     assert any(note.startswith(said) for note in sheets(methods)[0].notes)
+    assert f"<p>{said}" in verdict(methods, methods.table())
     with pytest.raises(ArnoError, match=r"^metric = personal_f1: it was not recorded by all runs; .*eval\.finetune=5"):
         methods.table(metric="personal_f1")
 

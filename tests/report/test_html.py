@@ -95,6 +95,7 @@ def test_the_table_says_what_the_comparison_says(comparison, tmp_path):
     assert f"[{gap['low']:+.4f}, {gap['high']:+.4f}]" in text
     assert "has the highest mean of the final test F1" in text
     assert "no winner is marked" in text
+    assert "With 2 seeds, an interval excludes 0 if" in text
     assert "positive is better" in text
     assert "★" not in text.replace("★ marks a winner", "")
 
@@ -105,6 +106,7 @@ def test_rounds_to_a_target_say_how_many_seeds_got_there(comparison, tmp_path):
     text = " ".join(page(Comparison(comparison.members[:1], record=record), tmp_path).text.split())
     assert f"rounds to {record['target']:g}" in text
     assert "1 of 2 seeds" in text
+    assert "Runs that never reached the target are not in the means" in text
 
 
 def test_a_winner_is_marked_where_the_intervals_say_so(comparison, tmp_path, monkeypatch):
@@ -176,7 +178,7 @@ def test_quadratics_have_a_gap_and_no_accuracy(train, tmp_path):
     curves = found.data["places"][0]["curves"]
     assert list(curves["metrics"]) == ["gap", "distance", "train_loss"]
     assert found.data["metric"] == "gap"
-    assert curves["metrics"]["gap"] == {"label": "F(w) − F(w*)", "log": True, "low": 0, "high": None}
+    assert curves["metrics"]["gap"] == {"label": "F(w) − F(w*)", "better": "less", "log": True, "low": 0, "high": None}
     assert [row["gap"] for row in metrics(run)] == pytest.approx(found.line("fedavg")["y"]["gap"]["y"], rel=1e-5)
     assert found.data["places"][0]["notes"]["clients"] == ["Every client took part in every round."]
 
@@ -208,7 +210,8 @@ def test_a_run_stopped_before_it_was_evaluated(train, runs, tmp_path):
     assert None not in line["x"]["parallel_seconds"]  # from what the checkpoints hold
 
     found = page(Comparison.of([*runs, run]), tmp_path)  # beside runs that were evaluated
-    assert "failed, not in the means: it recorded no test F1" in found.text
+    assert ", seed 0: not in the means: it recorded no test F1" in found.text
+    assert "failed" not in found.text
     assert found.data["metric"] == "test_f1"
 
 
@@ -220,6 +223,15 @@ def test_lost_and_missing_runs_are_reported_and_not_drawn(runs, tmp_path):
     assert "lost, seed 1: failed, not in the means: out of memory" in found.text
     assert "part: no finished run with seed 1" in found.text
     assert [line["name"] for line in found.data["places"][0]["curves"]["lines"]] == ["whole", "part"]
+
+
+def test_the_table_counts_lost_runs_beside_a_single_one(runs, tmp_path):
+    whole = Group("whole", "", {0: RunResult(runs[0])})
+    assert "All settings of the run" in page(Comparison([whole]), tmp_path).text
+    lost = Group("lost", "", {}, {0: Lost("client 3 diverged in round 2", True)})
+    found = page(Comparison([whole, lost]), tmp_path).text
+    assert "1 diverged" in found
+    assert "What all runs share" in found
 
 
 def test_only_lost_runs_and_none_at_all(tmp_path):

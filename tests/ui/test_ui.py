@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -19,15 +21,22 @@ from safetensors.torch import load_file
 from serving import EVIL, LONG, SMALL, Served, recorded, start, wait_for
 
 from arno.config import settings as configs
+from arno.core.metric import Metric
 from arno.errors import ArnoError
 from arno.records import checksummed
 from arno.records.folder import RunFolder
 from arno.runs.progress import Quiet
 from arno.runs.run import execute
+from arno.ui import views
 from arno.ui.control import same_command
 
 pytest.importorskip("starlette", reason="needs arno[ui]")
 pytest.importorskip("uvicorn", reason="needs arno[ui]")
+
+
+#: Names of no run in the served folder.
+ODD = ("..", "../secret.txt", "/etc", "fedavg/..", "fedavg/checkpoints", "", "gone", "linked", "./fedavg", "fedavg/")
+ODD += ("fedavg\0", "~", "file:///etc/passwd", "fedavg\r\nX: y", "a" * 3000)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +70,41 @@ def test_nothing_is_served_to_strangers(served: Served, path: str) -> None:
     assert served.own(path, Origin="null").status == 403
     assert served.own(path, Sec_Fetch_Site="cross-site").status == 403
     assert served.own(path).status in (200, 422)
+
+
+def test_the_token_counts_in_one_place_and_the_name_must_be_exact(served: Served) -> None:
+    port, token = served.port, served.token
+    cookie = f"arno-{port}={token}"
+    for headers in (
+        {"Authorization": f"Bearer {token}"},
+        {"Cookie": f"arno={token}"},
+        {"Cookie": f"arno-{port}={token[:-1]}"},
+        {"Cookie": f"arno-{port}="},
+        {"Cookie": f"{cookie}; arno-{port}=x"},
+    ):
+        assert served.ask("/api/list", **headers).status == 403
+    for host in (
+        f"localhost.:{port}",
+        f"127.1:{port}",
+        f"0.0.0.0:{port}",
+        f"127.0.0.1:{port}.evil.example",
+        "127.0.0.1:1",
+    ):
+        forwarded = {"X_Forwarded_Host": f"127.0.0.1:{port}", "Forwarded": f"host=127.0.0.1:{port}"}
+        assert served.ask("/api/list", host=host, Cookie=cookie, **forwarded).status == 403
+    for origin in (
+        "",
+        f"https://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}.evil.example",
+        f"http://localhost:{port}",
+    ):
+        assert served.own("/api/list", Origin=origin).status == 403
+    assert served.own("/api/list", Sec_Fetch_Site="Cross-Site").status == 403
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "get"):
+        assert served.own("/api/list", method).status == 405
+        assert served.own("/api/stop?run=failed", method).status == 405
+    assert served.ask(f"/?token={token}", "POST", Origin=f"http://127.0.0.1:{port}").status == 403
+    assert served.ask(f"/?token=x&token={token}").status == 403
 
 
 @pytest.mark.parametrize("action", ["stop", "resume"])
@@ -163,9 +207,7 @@ def test_a_link_on_another_page_opens_it(served: Served) -> None:
     assert served.ask(f"/?token={served.token}", host="evil.example").status == 403
 
 
-@pytest.mark.parametrize(
-    "name", ["..", "../secret.txt", "/etc", "fedavg/..", "fedavg/checkpoints", "", "gone", "linked"]
-)
+@pytest.mark.parametrize("name", ODD)
 def test_nothing_outside_of_the_folder_is_named(served: Served, name: str) -> None:
     link = served.folder / "linked"
     link.unlink(missing_ok=True)
@@ -248,6 +290,40 @@ def test_ticked_runs_with_other_settings_are_drawn_together(served: Served) -> N
     assert any("other (fedavg) runs with" in line and "clients=4" in line for line in view["apart"])
     assert view["budgets"][0].startswith("Unequal budgets, per run: ")
     shutil.rmtree(out)
+
+
+def test_runs_without_a_common_score_are_not_said_to_have_failed(served: Served) -> None:
+    out = served.folder / "numbers"
+    words = ["data=sklearn", "data.name=diabetes", "clients=4", "model=softmax", "engine=serial", "rounds=2"]
+    execute(configs.plain(configs.compose([*words, f"out={out}"])), Quiet(), pictures=False)
+    view = served.json("/api/view?run=fedavg&run=numbers")
+    assert view["problems"] == ["numbers (fedavg), seed 0: not in the means: it recorded no test F1"]
+    assert "failed" not in " ".join(note for sheet in view["sheets"] for note in sheet["notes"])
+    report = served.own("/report?run=fedavg&run=numbers").body
+    assert b"1 failed" not in report
+    [sheet] = served.json("/api/view?run=numbers")["sheets"]
+    assert "data.client_test" in " ".join(sheet["notes"])
+    shutil.rmtree(out)
+
+
+def test_a_problem_without_samples_has_no_test_samples(served: Served) -> None:
+    out = served.folder / "plain"
+    execute(configs.plain(configs.compose(["problem=quadratic", "rounds=2", f"out={out}"])), Quiet(), pictures=False)
+    [sheet] = served.json("/api/view?run=plain")["sheets"]
+    assert "data.client_test" not in " ".join(sheet["notes"])
+    shutil.rmtree(out)
+
+
+def test_a_trial_that_diverged_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [("0.001", 2.0, False, False), ("0.01", 1.0, False, True), ("0.1", 1.5, False, False)]
+    group: Any = SimpleNamespace(label="fedavg", space={"local.lr": "log(0.001, 1.0)"}, best={"local.lr": 0.01})
+    tuning: Any = SimpleNamespace(metric=Metric("val_rmse", "RMSE", "less", low=0), groups=[group])
+    for more, beyond in (([], False), ([("1.0", 1e22, True, False)], True)):
+        monkeypatch.setattr(views.search, "tried", lambda group, key, more=more: tried + more)
+        [panel] = views.trials(tuning)
+        assert panel["low"] is None
+        assert (panel["high"] is not None and panel["high"] < 100) == beyond
+        assert ("drawn at its end" in panel["text"]) == beyond
 
 
 def test_the_clients_of_a_run(served: Served) -> None:

@@ -196,7 +196,8 @@ def test_the_report_of_a_score_of_which_less_is_better(paths, tmp_path):
     assert "negative is better" in page
     found = json.loads(page.split('id="data">')[1].split("</script>")[0])
     place = found["places"][0]
-    assert place["curves"]["metrics"]["test_miss"] == {"label": "test misfit", "log": False, "low": 2, "high": None}
+    about = {"label": "test misfit", "better": "less", "log": False, "low": 2, "high": None}
+    assert place["curves"]["metrics"]["test_miss"] == about
     assert place["curves"]["metrics"]["test_fit"]["high"] == -2
     [chart] = place["panels"]["clients"]
     assert (chart["title"], chart["y"], chart["low"]) == ("Misfit of the clients", "misfit", 2)

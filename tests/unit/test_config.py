@@ -160,6 +160,14 @@ def test_as_overrides_is_the_way_back(overrides):
     assert resolved(*as_overrides(config)) == config
 
 
+def test_the_command_of_a_run_names_its_own_files(tmp_path):
+    (tmp_path / "mine.py").write_text("from arno import Part\ndef factory(*, a=1):\n    return [Part()]\n")
+    config = resolved("method=custom", f"method.target={tmp_path / 'mine.py'}:factory", "method.a=2", "rounds=3")
+    words = as_overrides(config)
+    assert words[:2] == ["method=custom", f"method.target={tmp_path / 'mine.py'}:factory"]
+    assert resolved(*words) == config
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.one_of(

@@ -454,6 +454,11 @@ def test_attack_a_table_of_100000_columns_is_refused():
     refused(many, load, {"kind": "table", "path": "wide.csv", "label": "y"}, 0)
     Path("list.csv").write_text("notes,y\n" + "".join(f'"{"1," * 40_000}",{k % 2}\n' for k in range(20)))
     assert len(load({"kind": "table", "path": "list.csv", "label": "y"}, 0).y) > 0, "separators within a value"
+    Path("mac.csv").write_text("x,y\r" + "".join(f"{k},{k % 2}\r" for k in range(40_000)))
+    assert len(load({"kind": "table", "path": "mac.csv", "label": "y"}, 0).y) > 0, "lines that end as on old Macs"
+    for first in ('a"b,c"', '"a\nb"'):  # a quote within a value begins nothing, and a name may hold a line break
+        Path("wide.csv").write_text(f"{first}{',c' * (100_000 - first.count(','))}\n")
+        refused(many, load, {"kind": "table", "path": "wide.csv", "label": "y"}, 0)
     wide, many = pa.table({f"c{i}": [1] for i in range(40_000)}), many.replace("100,001", "40,000")
     parquet.write_table(wide, "wide.parquet")
     feather.write_feather(wide, "wide.feather")

@@ -137,6 +137,20 @@ def test_a_logarithmic_axis_is_declared_and_needs_positive_values():
     assert scale([1.0, 0.01], low=[0.5, -0.5]) == "log", "the edge of a band may be below zero"
 
 
+def test_a_line_below_others_is_broader():
+    lines = [Line(name, [1, 2], y) for name, y in (("a", [1.0, 2.0]), ("b", [1.0, 2.0001]), ("c", [1.0, 3.0]))]
+    widths = [line.get_linewidth() for line in draw(Chart("", "", lines)).axes[0].lines]
+    assert widths[0] > widths[1] == widths[2]
+
+
+def test_ranks_are_read_after_many_rounds():
+    n = 65
+    heat = HeatMap("Ranks", "", [list(range(n))], ["a"], list(map(str, range(n))), marks=[list(map(str, range(n)))])
+    texts = draw(heat).axes[0].texts
+    assert [text.get_text() for text in texts][-2:] == ["61", "64"]
+    assert (texts[0].get_color(), texts[-1].get_color()) == ("black", "white")
+
+
 def test_panels_without_data_are_not_written(tmp_path):
     heat = HeatMap("Held", "", [[1, 2]], ["a"], ["b", "c"], marks=[["x", "y"]])
     empty = HeatMap("Nothing", "", [[0, None]], ["a"], ["b", "c"], marks=[["", ""]], root=True)

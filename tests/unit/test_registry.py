@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import dataclass
 
 import pytest
 
 from arno.errors import ArnoError, need, unknown
-from arno.registry import Registry, load_target
+from arno.registry import MOVED, Registry, load_target
 
 
 @pytest.fixture
@@ -89,3 +91,20 @@ def test_a_loaded_target_is_kept_with_its_full_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load_target("own.py:factory")
     assert f"{tmp_path / 'own.py'}:factory" in loaded_targets()  # other processes have other working folders
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_module_of_release_0_1_is_refused_with_its_new_name(old, tmp_path):
+    """Own files of release 0.1, and targets that name such a module; every new name exists, and no old one does."""
+    (tmp_path / "mine.py").write_text(f"from {old} import *\n")
+    for target in (f"{tmp_path / 'mine.py'}:factory", f"{old}:factory"):
+        with pytest.raises(ArnoError, match=rf"{re.escape(old)} is now arno\..*; change the import"):
+            load_target(target)
+    for name in re.findall(r"arno\.[\w.]+", MOVED[old]):
+        importlib.import_module(name)
+
+
+def test_a_module_that_was_never_there_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("import arno.nowhere\n")
+    with pytest.raises(ModuleNotFoundError, match=r"arno\.nowhere"):
+        load_target(f"{tmp_path / 'mine.py'}:factory")

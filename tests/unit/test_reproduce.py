@@ -113,3 +113,15 @@ def test_a_check_holds_if_the_mean_lies_in_its_band():
     never = {"a": {"rounds": {0: 10, 1: 20}}, "b": {"rounds": {0: 20, 1: inf}}}
     assert _outcome(check, never).holds, "a run that diverged is infinitely slow"
     assert number(_outcome(check, never).found.mean) == "inf"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "holds", "certain"),
+    [((2.0, 2.1), True, True), ((1.2, 3.0), True, False), ((1.0, 1.01), False, True), ((2.0,), True, False)],
+)
+def test_a_check_is_certain_if_its_interval_does_not_cross_the_end_of_the_band(ratios, holds, certain):
+    (check,) = parse("small", SMALL).checks
+    by_seed = dict(enumerate(ratios))
+    read = {"b": {"rounds": by_seed}, "a": {"rounds": dict.fromkeys(by_seed, 1.0)}}
+    found = _outcome(check, read)
+    assert (found.holds, found.certain) == (holds, certain)

@@ -24,6 +24,7 @@ def study(tmp_path, monkeypatch, request):
     monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
     monkeypatch.setattr(cells, "json_of", lambda path: {"seconds": 600})
     monkeypatch.setattr(cells, "fingerprint", lambda path: "0")
+    monkeypatch.setattr(cells, "states", dict)
     monkeypatch.setattr(cells.Book, "_perform", lambda self, cell, words, env: Result())
     monkeypatch.setattr(made, "PAGE", tmp_path / "page.md")
     monkeypatch.delenv("ARNO_NOTES", raising=False)
@@ -75,3 +76,10 @@ def test_lorenzo_is_judged_when_all_seeds_are_there(study, tmp_path, monkeypatch
     assert "6 of 9 runs are finished" in text
     assert "No verdict: 2 of 3 seeds are finished with every method." in text
     assert "| fedavg | 2 | 50.0 [50.0, 50.0] | +0.0 [+0.0, +0.0] | 3 | 10 |" in text
+    line = book.records["scaffold seed=1"]
+    assert study.scores(figure, book)["scaffold"] == {"f1": [50.0, 50.0], "steps": [3, 3], "minutes": [10.0, 10.0]}
+    monkeypatch.setitem(book.records, "scaffold seed=1", line | {"scores": {"diverged": True}})
+    assert study.scores(figure, book)["scaffold"]["f1"] == [50.0, 0.0]
+    monkeypatch.setitem(book.records, "scaffold seed=1", line | {"scores": {"last": {"local_steps": 3}}})
+    with pytest.raises(KeyError, match="test_f1"):
+        study.scores(figure, book)

@@ -68,6 +68,13 @@ def test_a_program_writes_its_page_itself(results, tmp_path):
     assert "Made by" not in (tmp_path / "mine.md").read_text(), "a study that fails has taken no time"
     assert results.main(["mine", "Mine", "3"]) == 3
     assert "made from" in (tmp_path / "mine.md").read_text(), "the page of a study that was not finished is kept"
+    (tmp_path / "mine.py").write_text("")  # as a trial with other settings: the page is not its own
+    before = (tmp_path / "mine.md").read_text()
+    assert results.main(["mine"]) == 0
+    assert (tmp_path / "mine.md").read_text() == before
+    (tmp_path / "mine.md").unlink()
+    assert results.main(["mine"]) == 0
+    assert not (tmp_path / "mine.md").exists()
     with pytest.raises(ArnoError, match="did you mean 'mine'"):
         results.main(["mien"])
 

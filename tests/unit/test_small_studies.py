@@ -67,6 +67,21 @@ def test_power_of_choice_says_whether_a_cause_explains_the_lead(study, monkeypat
     assert "| split 2 | powd d=6 | 0.601 ± 0.001 | +0.0 [+0.0, +0.0] | 0.500 ± 0.000 | 0.726 | 0 |" in page
 
 
+@pytest.mark.parametrize("study", ["power_of_choice"], indirect=True)
+def test_power_of_choice_with_other_settings_leaves_the_page_alone(study, monkeypatch, tmp_path):
+    kept = {"accuracy": 0.5, "half_way": 0.5, "evaluations": 0.0, "largest_share": 0.4, "classes_held": 5.0}
+    monkeypatch.setattr(study, "cell", lambda *about: kept)
+    monkeypatch.setattr(study, "PAGE", tmp_path / "page.md")
+    (tmp_path / study.DONE).mkdir(parents=True)
+    monkeypatch.setattr("sys.argv", ["power_of_choice.py", "data.root=/here", "rounds=20"])
+    study.main()
+    assert (tmp_path / study.DONE / "page.md").exists()
+    assert not (tmp_path / "page.md").exists()
+    monkeypatch.setattr("sys.argv", ["power_of_choice.py", "data.root=/here"])
+    study.main()
+    assert (tmp_path / "page.md").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["qrmix"], indirect=True)
 def test_the_small_study_of_qrmix(study, monkeypatch, tmp_path, capsys):

@@ -57,8 +57,16 @@ def test_a_state_dict_is_the_model(wrap):
 
 
 def test_the_name_of_the_file_counts_the_rounds():
-    torch.save(net().state_dict(), "model_e200.pth")
-    assert read(Path("model_e200.pth"), Layout.of(net()))[1] == 200
+    for stored in (net().state_dict(), {"model_state_dict": net().state_dict(), "epoch": 199}):
+        torch.save(stored, "model_e200.pth")
+        assert read(Path("model_e200.pth"), Layout.of(net()))[1] == 200
+
+
+def test_a_network_may_have_a_part_called_module():
+    inner = net()
+    outer = nn.ModuleDict({"module": inner})
+    torch.save(outer.state_dict(), "m.pth")
+    assert torch.equal(read(Path("m.pth"), Layout.of(outer))[0], flat(inner))
 
 
 def changed(**changes):
@@ -68,6 +76,13 @@ def changed(**changes):
 BAD = {
     "a name too few": (changed(**{"0.bias": None}), "lacks 0.bias"),
     "a name too many": (changed(more=torch.zeros(1)), "has no more"),
+    "other names": (
+        {f"model.{name}": t for name, t in net().state_dict().items()},
+        "it lacks .*, and the network has no model",
+    ),
+    "the prefix on one name": (changed(**{"0.bias": None, "module.0.bias": torch.zeros(3)}), "has no module.0.bias"),
+    "under another key": ({"net": net().state_dict()}, r"has no net; save it with torch.save\(model.state_dict"),
+    "nothing": ({}, "it lacks 0.bias and"),
     "another shape": (changed(**{"0.bias": torch.zeros(4)}), r"0.bias is \[4\]"),
     "a huge view": (changed(**{"0.bias": torch.zeros(1).expand(10**12)}), "0.bias is"),
     "not a tensor": (changed(**{"0.bias": [1.0, 2.0, 3.0]}), "0.bias is list"),
@@ -76,8 +91,8 @@ BAD = {
     "sparse": (changed(**{"0.bias": torch.zeros(3).to_sparse()}), "finite"),
     "a list": ([1, 2], "no state dict"),
     "a tensor": (torch.zeros(3), "no state dict"),
-    "a network": (net(), "weights-only"),
-    "code": ({"w": Bomb()}, "weights-only"),
+    "a network": (net(), r"weights-only reader refuses it \(it holds torch.nn.modules.container.Sequential\)"),
+    "code": ({"w": Bomb()}, r"weights-only reader refuses it \(it holds \S+\)"),
 }
 
 

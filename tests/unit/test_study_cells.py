@@ -7,11 +7,12 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from arno import run
+from arno.core.metric import Metric
 from arno.errors import Diverged
 from arno.reproduce.figure import Figure, parse
 
@@ -82,13 +83,17 @@ def quick(cells, monkeypatch):
     """Books whose runs take no time: the names of the cells that were run."""
     ran: list[str] = []
 
-    class Result:
-        path = Path("nowhere")
+    def perform(book, cell, words, env):
+        ran.append(cell.name)
+        book.path(cell).mkdir(parents=True)
+        (book.path(cell) / "final.safetensors").touch()
+        return SimpleNamespace(path=book.path(cell))
 
-    monkeypatch.setattr(cells.Book, "_perform", lambda self, cell, words, env: ran.append(cell.name) or Result())
+    monkeypatch.setattr(cells.Book, "_perform", perform)
     monkeypatch.setattr(cells, "json_of", lambda path: {"seconds": 1800})
     monkeypatch.setattr(cells, "fingerprint", lambda path: "0")
     monkeypatch.setattr(cells, "imported", lambda names: {"src/arno/version.py", "benchmarks/stale.py"})
+    monkeypatch.setattr(cells, "states", dict)
     return ran
 
 
@@ -109,6 +114,55 @@ def test_other_settings_and_older_sources_are_run_again(cells, quick, tmp_path, 
     again = cells.Book("mine", tmp_path, again=True)
     assert again.missing([one, two]) == [one, two]
     assert quick == ["one", "two"]
+
+
+def test_sources_are_those_of_the_begin_of_a_run(cells, quick, tmp_path, monkeypatch):
+    """A run takes hours: what is edited meanwhile, or while it is stopped, is not what it was made from."""
+    one = cells.Cell("one", ("rounds=1",))
+    book = cells.Book("mine", tmp_path)
+    monkeypatch.setattr(cells, "states", lambda: {"src/arno/version.py": "0" * 12})
+    book.run([one], lambda result: {})
+    now = cells.digest(ROOT / "src/arno/version.py")
+    files = book.sources[book.record(one)["sources"]]
+    assert files["src/arno/version.py"] == "+".join(sorted(["0" * 12, now]))
+    assert book.older(one)
+
+    two = cells.Cell("two", ("rounds=1",))
+    assert book._begin(two) == {"src/arno/version.py": "0" * 12}
+    book.path(two).mkdir()
+    (book.path(two) / "manifest.json").write_text('{"status": "interrupted"}')
+    monkeypatch.setattr(cells, "json_of", lambda path: json.loads(path.read_text()))
+    monkeypatch.setattr(cells, "states", lambda: {"src/arno/version.py": "1" * 12})
+    assert book._begin(two) == {"src/arno/version.py": "0" * 12}, "it is continued"
+    assert book.path(two).exists()
+    (tmp_path / f"{book.path(two).name}.sources.json").unlink()
+    assert book._begin(two) == {"src/arno/version.py": "1" * 12}, "its sources are not known: it begins anew"
+    assert not book.path(two).exists()
+
+
+def test_runs_of_a_seed_start_from_the_model_of_the_line(cells, quick, tmp_path, monkeypatch):
+    """On another machine the first stage may give other bits: what started from the earlier model is run again."""
+    first, second, third = (
+        cells.Cell(name, ("rounds=1",), "first" * (name != "first")) for name in ("first", "b", "c")
+    )
+    book = cells.Book("mine", tmp_path)
+    assert book.run([first, second], lambda result: {})
+    monkeypatch.setattr(cells, "fingerprint", lambda path: "1")
+    assert book.missing([first, second, third]) == [third]
+    quick.clear()
+    assert book.run([first, second, third], lambda result: {})
+    assert quick == ["first", "c", "b"]
+    assert {book.record(cell)["start"] for cell in (second, third)} == {"1"}
+    assert book.missing([first, second, third]) == []
+    with pytest.raises(AssertionError, match="no cell is called first"):
+        book.run([second], lambda result: {})
+
+
+def test_a_torn_line_is_named(cells, tmp_path):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells/mine.jsonl").write_text('{"sources": "1", "files": {}}\n{"cell": "one", "set')
+    with pytest.raises(SystemExit, match=r"mine\.jsonl, line 2: it is no line of a cell"):
+        cells.Book("mine", tmp_path)
 
 
 def test_a_page_is_told_what_its_runs_were_made_from(cells, quick, tmp_path, monkeypatch):
@@ -157,3 +211,14 @@ def test_a_figure_gets_its_verdict_from_lines(cells, tmp_path, monkeypatch):
     assert found.chosen == {"a": "local.lr=0.1"}
     assert found.reproduced
     assert set(found.read["b"]["accuracy"]) == {0, 1}
+
+
+def test_a_run_that_ends_with_nan_diverged(cells, tmp_path, monkeypatch):
+    """As in `arno reproduce`: no mean and no choice of a setting is made with NaN."""
+    figures = module("figure_cells", monkeypatch, tmp_path)
+    result = SimpleNamespace(
+        rows=[{"round": 1, "test_accuracy": 0.5, "test_loss": float("nan")}],
+        metrics=[Metric("test_accuracy", ""), Metric("test_loss", "")],
+        config={"rounds": 1},
+    )
+    assert figures.measure(parse("small", FIGURE))(result) == {"diverged": True}

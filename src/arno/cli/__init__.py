@@ -35,7 +35,7 @@ COMMANDS = {
     "methods": "list the methods: paper, formula, parts, settings",
     "data": "list data sets; `arno data show …` describes a partition and draws it",
     "conform": "replay conformance cases (the packaged ones by default)",
-    "quadratic": "simulate client selection on quadratics, 15,000 rounds in a moment",
+    "quadratic": "simulate client selection on quadratics, 15,000 rounds in seconds",
     "track": "send a run's records to a tracker: arno track RUN --to mlflow",
     "doctor": "print versions, cores, memory, devices, and which optional packages are missing",
     "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _failed_thread(failed: threading.ExceptHookArgs) -> None:
     """An exception in a thread, of a library or of the user's own code: one line, and what runs goes on."""
+    if issubclass(failed.exc_type, SystemExit):
+        return  # it ends the thread and is no error, as Python has it
     error = failed.exc_value or failed.exc_type()
     print(f"warning: a thread failed: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
 

@@ -5,13 +5,15 @@
     python federated_train.py client=fedrcl dataset=cifar10 server.type=ServerQRFC server.beta=0.01 server.gamma=1.0 \\
         trainer.global_rounds=300 … qrmix.stage2=true load_model_path=./checkpoints/.../model_e200.pth
 
-Every run is a folder under `./checkpoints`. `FOLDER/model_e200.pth` means that run's checkpoint after round 200, and
-`...` any folders in between (the newest run that has it). Arno's own settings (data.root=…, model.width=…, out=…)
-may be given too.
+Every run is a folder under `./checkpoints`. `FOLDER/model_e200.pth` means that run's checkpoint after round 200, or a
+file of this name that `torch.save` wrote. `...` stands for all folders in between; the newest checkpoint or file is
+taken.
+Arno's own settings (data.root=…, model.width=…, out=…) may be given too.
 """
 
 from __future__ import annotations
 
+import glob
 import re
 import secrets
 import shlex
@@ -54,6 +56,15 @@ SERVERS: dict[str, tuple[str | None, dict[str, str]]] = {
 }
 QRMIX = ("rank_k", "oversampling", "power_iters", "at", "every_client", "every_round", "adaptive", "block")
 OTHER = ("client", "load_model_path", "server.type", "qrmix.stage2")
+#: Every key of the command line.
+KEYS = sorted(
+    {
+        *SAME,
+        *OTHER,
+        *(f"server.{key}" for _, names in SERVERS.values() for key in names),
+        *(f"qrmix.{key}" for key in QRMIX),
+    }
+)
 
 #: The setting of the FedRCL paper, where the command line does not say otherwise.
 DEFAULTS = {
@@ -89,10 +100,9 @@ def translate(arguments: Sequence[str]) -> Translation:
     """
     given = dict(_word(text) for text in arguments)
     own = [f.name for f in fields(configs.Config) if f.name not in ("method", "load")]
-    known = [*SAME, *OTHER, *(f"server.{k}" for _, m in SERVERS.values() for k in m), *(f"qrmix.{k}" for k in QRMIX)]
     for key in given:
-        if key not in known and key.split(".")[0] not in own:
-            raise unknown("key", key, known)
+        if key not in KEYS and key.split(".")[0] not in own:
+            raise unknown("key", key, KEYS)
 
     out = Translation()
     out.overrides += _method(given, out.notes)
@@ -109,7 +119,7 @@ def translate(arguments: Sequence[str]) -> Translation:
         out.overrides.append("local.augment=true")
     if "load_model_path" in given:
         out.overrides.append(f"load={find(given['load_model_path'])}")
-    out.overrides += [f"{k}={v}" for k, v in given.items() if k not in known]
+    out.overrides += [f"{k}={v}" for k, v in given.items() if k not in KEYS]
     if "out" not in given:
         names = f"{given.get('client', 'fedrcl')}-{given.get('server.type', 'Server')}-{values['dataset']}"
         out.overrides.append(f"out=checkpoints/{datetime.now():%Y%m%d-%H%M%S}-{names}-{secrets.token_hex(2)}")
@@ -117,23 +127,24 @@ def translate(arguments: Sequence[str]) -> Translation:
 
 
 def find(text: str) -> str:
-    """The checkpoint that a `load_model_path` names; an existing path is taken as it is."""
+    """The checkpoint or .pth file that a `load_model_path` names; an existing path is taken as it is."""
     path = Path(text).expanduser()
     name = re.fullmatch(r"model_e(\d+)\.pth", path.name)
-    if path.exists() or not name:
+    where, dots, below = str(path.parent).partition("...")
+    if path.exists() or not (name or dots):
         return str(path)
-    where, _, below = str(path.parent).partition("...")
-    pattern = f"checkpoints/{int(name[1]):08d}.safetensors"
-    if "..." in str(path.parent):
-        pattern = f"**/{below.strip('/').replace('...', '**')}/{pattern}".replace("//", "/")
-    found = sorted(Path(where or ".").glob(pattern), key=lambda p: p.stat().st_mtime)
-    if not found:
+    folders = f"**/{below.strip('/').replace('...', '**')}/".replace("//", "/") if dots else ""
+    wanted = [glob.escape(path.name)] + ([f"checkpoints/{int(name[1]):08d}.safetensors"] if name else [])
+    found = [file for one in wanted for file in Path(where or ".").glob(folders + one)]
+    if not found and name:
         raise ArnoError(
             f"load_model_path={text}",
-            f"no run there has a checkpoint after round {int(name[1])}",
+            f"there is no such file, and no run there has a checkpoint after round {int(name[1])}",
             "give the path that stage 1 printed; its last round and every tenth before it are kept, two at a time",
         )
-    return str(found[-1])
+    if not found:
+        raise ArnoError(f"load_model_path={text}", f"no folder there holds {path.name}", "give the path of the file")
+    return str(max(found, key=lambda file: file.stat().st_mtime))
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -143,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "-h" in arguments or "--help" in arguments:
         print(__doc__)
-        print("keys:", ", ".join(sorted({*SAME, *OTHER, *(f"qrmix.{k}" for k in QRMIX)})))
+        print("keys:", ", ".join(KEYS))
         sys.exit(0)
     try:
         found = translate(arguments)

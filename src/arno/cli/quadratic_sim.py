@@ -3,8 +3,9 @@
     python quadratic_sim.py --num_users 30 --frac 0.1 --seltype powd --powd 9 --alpha 3 --lr 0.00002 --le 2 \\
         --epochs 15000 --dim 5
 
-Every option is a setting of `arno quadratic` with the same name, the same meaning and the same default. `--seed`,
-`--out` and `--track mlflow` exist in Arno only. `arno quadratic --help` explains them all.
+Every option is a setting of `arno quadratic` with the same name, the same meaning and the same default;
+`arno quadratic --help` explains them. Options that the line above does not show (`--seed`, `--track mlflow`, …) are
+Arno's own.
 """
 
 from __future__ import annotations

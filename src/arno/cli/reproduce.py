@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from ..reproduce.figure import Figure
 
 ABOUT = """\
-Without a name: list the published figures; with --show also their settings and bands. With a name: run that figure as a
-comparison, print our values beside the published ones and whether every check holds, and keep the page in its folder. A
-run that was stopped continues. The beginning of several names means all of them: scaffold-table3 is -0, -10 and -100.
-Settings override those of the figure (data.root=DIR, data=emnist, engine=serial); out=DIR names the folder (default:
-runs/reproduce/NAME). Exit status: 0 if the figure is reproduced, 1 if it is not.
+A figure is a table, a curve or a claim of a publication: a setting, the methods in it, and checks with a band of values
+that count as reproduced. Without a name: list the figures; with --show also their settings and bands. With a name: run
+that figure as a comparison, print our values beside the published ones and whether every check holds, and keep the page
+in its folder. A run that was stopped continues. What stands before a hyphen in several names means all of them:
+scaffold-table3 is scaffold-table3-0, -10 and -100. Settings override those of the figure (data.root=DIR, data=emnist,
+engine=serial); out=DIR names the folder (default: runs/reproduce/NAME). With other settings, or with --quick, the
+checks are made, but they are no verdict on the figure. Exit status: 0 if every check holds, 1 if one does not.
 """
 
 EXAMPLES = """\
@@ -31,6 +33,13 @@ examples
   arno reproduce scaffold-table3-0 --quick      one seed and few rounds: a coarse check
   arno reproduce scaffold-table3-0 data=emnist  the data of the publication
 """
+
+#: What to do with the list.
+NEXT = """
+arno reproduce NAME --show    its setting, and the bands that count as reproduced
+arno reproduce NAME --quick   a coarse check: one seed, few rounds
+arno reproduce NAME           the figure itself
+docs/results/reproduce.md has the verdicts so far, and what explains them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,12 +54,19 @@ def main(arguments: list[str]) -> int:
     from ..reproduce.figure import load, meant, names
 
     asked = [word for word in options.overrides if "=" not in word]
-    wanted = [name for word in asked for name in meant(word)]
+    wanted = list(dict.fromkeys(name for word in asked for name in meant(word)))
     if not asked:
+        if options.overrides:
+            raise ArnoError(
+                " ".join(options.overrides),
+                "settings are those of a figure",
+                "name the figure; arno reproduce lists them",
+            )
         for name in names():
             print_line(load(name))
             if options.show:
                 show(load(name))
+        print(NEXT)
         return 0
     named = next((word for word in options.overrides if word.startswith("out=")), "")
     if named and len(wanted) > 1:
@@ -109,8 +125,13 @@ def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, r
         print("stopped; the same command continues it")
         return 130
     verdict = judge(asked, found)
-    notes = ["Settings differ from the figure's: this is no verdict on it."] if quick or counted(given) else []
+    other = quick or counted(given)
+    notes = ["Settings differ from the figure's: this is no verdict on it."] if other else []
     text = page(verdict, shlex.join(command[:-1]), notes)
+    if other:
+        holding = sum(one.holds for one in verdict.outcomes)
+        head = f"# {figure.name}, other settings: {holding} of {len(verdict.outcomes)} checks hold"
+        text = head + text.removeprefix(f"# {figure.name}: {verdict.word}")
     (out / "reproduce.md").write_text(text, "utf-8")
     record = verdict.record() | {"seconds": found.record["seconds"], "quick": quick, "settings": list(given)}
     (out / "reproduce.json").write_text(json.dumps(record, indent=1, ensure_ascii=False), "utf-8")

@@ -82,7 +82,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
     task = make("task", config["task"], Task, trained, dataset.classes)  # type: ignore[type-abstract]
     refuse_undeclared(task, config["task"])
     model, fingerprint = dict(config["model"]), dataset.fingerprint()
-    channels_last = model.pop("channels_last")
+    channels_last, bfloat16 = model.pop("channels_last"), model.pop("bfloat16")
     dataset = readable(dataset, model, task)
     x, shape = dataset.x.index_select(0, rows) if some else dataset.x, shape_of(dataset, task)
     splits = {"test": (dataset.x_test, dataset.y_test)} if config["eval"]["test"] else {}
@@ -104,6 +104,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
         name=f"{dataset.name} by {config['partition']['kind']}, {config['model']['kind']}",
         fingerprint=fingerprint,
         channels_last=channels_last,
+        bfloat16=bfloat16,
         device=device(config["device"]),
         dtype=getattr(torch, config["dtype"]),
         seed=split_seed(config),

@@ -116,7 +116,7 @@ COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "data": {"val": (float | None, None), "client_val": (float | None, None), "client_test": (float | None, None)}
     | {"shift": (Literal["rotation", "noise", "scale"] | None, None), "shift_strength": (float | None, None)},
     "partition": {"seed": (int | None, None)},
-    "model": {"channels_last": (bool | None, None)},
+    "model": {"channels_last": (bool | None, None), "bfloat16": (bool, False)},
 }
 #: A run may be continued with other values of these: they do not change what is computed.
 #: `on_client_error` decides what happens from now on: the rounds before have recorded what they did.
@@ -320,7 +320,7 @@ def as_overrides(config: Mapping[str, Any]) -> list[str]:
     chosen = [f"{group}={kind}" for group, kind in kinds.items()]
     named = [f"{g}.target={config[g]['target']}" for g, kind in kinds.items() if kind == "custom"]
     usual = dict(flat(plain(compose([*chosen, *named]))))
-    words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)]
+    words = [word for word, group in zip(chosen, GROUPS, strict=True) if kinds[group] != getattr(Config, group)] + named
     if kinds["partition"] == Config.partition and _natural([*flat({"data": config["data"]})]):
         words.append(f"partition={Config.partition}")
     for key, value in flat(config):

@@ -46,8 +46,7 @@ def read_csv(file: Path, exact: Container[str]) -> pa.Table:
     convert = csv.ConvertOptions(null_values=marks(), strings_can_be_null=True)
     named = re.match(SEPARATOR_LINE, start)
     mark = named[1].decode() if named else separator(start)
-    names_line = re.sub(rb'"[^"]*"', b"", start[named.end() if named else 0 :].lstrip().partition(b"\n")[0])
-    few_columns(f"{file}", 1 + names_line.count(mark.encode()))
+    few_columns(f"{file}", columns(start[named.end() if named else 0 :], mark.encode()))
     parse = csv.ParseOptions(delimiter=mark, newlines_in_values=b'"' in start)
     options = {"parse_options": parse, "read_options": csv.ReadOptions(skip_rows=1 if named else 0)}
     names = {}
@@ -66,6 +65,17 @@ def read_csv(file: Path, exact: Container[str]) -> pa.Table:
         _refuse_title(file, start, error)
         convert.column_types, parse.newlines_in_values = names, True
         return csv.read_csv(str(file), convert_options=convert, **options)
+
+
+def columns(start: bytes, mark: bytes) -> int:
+    """How many columns the first line of a file names; a quote counts only at the beginning of a value.
+
+    >>> columns(b'a,"b,c' + b"\\n" + b'",d"e,f"' + b"\\r" + b"1,2,3,4", b",")
+    4
+    """
+    begin = rb"(^|%s|[\r\n])" % re.escape(mark)
+    plain = re.sub(begin + rb'(?:"[^"]*")+', rb"\1", start.removeprefix(b"\xef\xbb\xbf").lstrip())
+    return 1 + re.split(rb"[\r\n]", plain, maxsplit=1)[0].count(mark)
 
 
 def _start(file: Path) -> bytes:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..core.layout import copied
 from ..errors import ArnoError
 from ..tasks.task import Task
+from .bfloat16 import BFloat16
 from .chain import Step, chain_of
 from .checked_program import Written, program_of
 from .dense import Dense, activation_of
@@ -46,17 +47,27 @@ class Choice:
     multiplications: int = 0
 
 
-def choose(module: nn.Module, shape: Sequence[int], channels_last: bool | None, x: Tensor | None = None) -> Choice:
+def choose(
+    module: nn.Module,
+    shape: Sequence[int],
+    channels_last: bool | None,
+    x: Tensor | None = None,
+    *,
+    bfloat16: bool = False,
+) -> Choice:
     """The kernel for a network on inputs of this shape, of which `x` are a few; they are made up where none are given.
 
     dense: a chain of linear layers. strips: narrow convolutions with pooling in channels_last on a CPU, then linear
     layers. program: a network of known operations. autograd: any other network. channels_last: as asked; None where
-    what the network computes decides.
+    what the network computes decides. bfloat16: autograd with products in bfloat16, whatever the network is.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         remedy = "give it a parameter with requires_grad=True"
         raise ArnoError(f"the network {type(module).__name__}", "it has no parameter that is trained", remedy)
     like = next(module.parameters())
+    if bfloat16:
+        last = wants_channels_last(module, channels_last, None)
+        return Choice("bfloat16", "model.bfloat16 = true", channels_last=last)
     if sum(p.numel() for p in module.parameters()) > LARGE:
         last = wants_channels_last(module, channels_last, None)
         return Choice("autograd", f"the network has more than {LARGE:,} parameters", channels_last=last)
@@ -111,9 +122,17 @@ def multiplications(graph: Graph) -> float:
 
 
 def for_training(
-    module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool, x: Tensor | None = None
+    module: nn.Module,
+    shape: Sequence[int],
+    task: Task,
+    channels_last: bool,
+    x: Tensor | None = None,
+    *,
+    bfloat16: bool = False,
 ) -> Kernel:
     """A kernel with weights and gradient of its own; `module` becomes a part of it."""
+    if bfloat16:
+        return BFloat16(module.train(), task)
     choice = choose(module.train(), shape, channels_last, x)
     module = lean(module, choice.chain) if channels_last else module
     if choice.chain is not None and choice.name == "dense":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,10 @@ class Kernel(ABC):
         """Inputs of the network in the shape that the kernel reads fastest; called once for many batches."""
         return x
 
+    def precision(self) -> AbstractContextManager[object]:
+        """The context in which the network and terms of the loss are computed."""
+        return nullcontext()
+
     @abstractmethod
     def outputs(self, x: Tensor) -> Tensor:
         """The outputs of the network."""
@@ -63,7 +68,7 @@ class Autograd(Kernel):
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """One backward pass."""
         self.g.zero_()
-        loss = self.task.loss(self.module(x), y)
+        loss = self.task.loss(self.outputs(x), y)
         loss.backward()
         return loss.detach()
 

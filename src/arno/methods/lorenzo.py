@@ -345,13 +345,15 @@ def _(part: Lorenzo) -> list[str]:
 @panels.register
 def _(part: Lorenzo, run: Records) -> list[Panel]:
     score = part._score
-    text = f"{score.label} of the global model on balanced validation data; it decides which model is the best."
+    where = "validation data (balanced if there are classes)"
+    text = f"{score.label} of the global model on {where}; it decides which model is the best."
     names = {f"balanced_{score.name}": "global model", f"best_{score.name}": "best so far"}
     about = Metric(score.name, score.label)
     if score.name == score.metric.name:
         about, names[f"test_{score.name}"] = score.metric, "global model on test data"
     curve = Chart.of(about, "Score", text, curves_of(run.rows, names), "round (0: bootstrap)")
-    return [*rank_chart(run.clients, score.label if score.plain else f"−{score.metric.label}"), curve]
+    distance = f"−|{score.metric.label} − {score.ideal:g}|" if score.ideal else f"−{score.metric.label}"
+    return [*rank_chart(run.clients, score.label if score.plain else distance), curve]
 
 
 #: The largest number of clients or rounds in a picture; of more, it shows every second, third, …
@@ -370,8 +372,8 @@ def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
     return [
         HeatMap(
             "Ranks",
-            f"The number is the rank of a client (rank 1 trains first), the colour its {name} after training; "
-            "in round 0 (bootstrap) all clients train at the same time.",
+            f"The number is the rank of a client (rank 1 trains first), the colour its score after training, "
+            f"{name}. In round 0 (bootstrap), all clients train at the same time.",
             scores.to_numpy().tolist(),
             [str(names.get(client, client))[:24] for client in scores.index],
             [str(t) for t in scores.columns],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 from .figure import COLOURS, figure
 from .panel_types import Chart, HeatMap, Line, Panel
 
+#: The most columns of a heat map with marks.
+COLUMNS = 30
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
 #: Labels of x axes with large numbers, which are written as 10k or 2.5M.
 LARGE = ("local steps", "uploaded bytes", "idealised parallel seconds")
@@ -53,7 +57,7 @@ def _chart(axis: Any, panel: Chart) -> None:
 
     for i, line in enumerate(panel.lines):
         if len(line.x):
-            _line(axis, line, i)
+            _line(axis, line, i, sum(_same(line, later) for later in panel.lines[i + 1 :]))
     known = [y for line in panel.lines for y in line.y if y is not None]
     if panel.log and known and min(known) > 0:
         axis.set_yscale("log")
@@ -71,18 +75,43 @@ def _chart(axis: Any, panel: Chart) -> None:
         axis.legend(frameon=False, fontsize=7)
 
 
-def _line(axis: Any, line: Line, i: int) -> None:
+def _same(one: Line, other: Line) -> bool:
+    """Whether two lines are drawn at the same place."""
+    pairs = zip(one.y, other.y, strict=False)
+    return list(one.x) == list(other.x) and all(
+        a == b or (a is not None and b is not None and isclose(a, b, rel_tol=1e-3)) for a, b in pairs
+    )
+
+
+def _line(axis: Any, line: Line, i: int, above: int) -> None:
+    """above: the number of lines that are drawn over this one; it is so much broader that it can be seen."""
     colour, every = COLOURS[i % len(COLOURS)], max(1, len(line.x) // 8)
     style = {"color": colour, "ls": DASHES[i // len(COLOURS) % 4], "marker": MARKERS[i % 8], "markevery": every}
-    axis.plot(line.x, line.y, label=line.name, **style)
+    axis.plot(line.x, line.y, label=line.name, lw=1.5 + 2.5 * min(above, 3), **style)
     if len(line.low):
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, lw=0)
+
+
+def legible(panel: HeatMap) -> HeatMap:
+    """A heat map with marks, of whose columns so many are left that the marks can be read; the last one is kept.
+
+    >>> wide = HeatMap("Ranks", "", [list(range(65))], ["a"], [str(t) for t in range(65)], marks=[["1"] * 65])
+    >>> legible(wide).columns[-3:], len(legible(wide).marks[0])
+    (['58', '61', '64'], 22)
+    """
+    step = -(-len(panel.columns) // COLUMNS)
+    if not panel.marks or step < 2:
+        return panel
+    kept = slice((len(panel.columns) - 1) % step, None, step)
+    cells, marks = [row[kept] for row in panel.cells], [row[kept] for row in panel.marks]
+    return replace(panel, cells=cells, marks=marks, columns=panel.columns[kept])
 
 
 def _heat_map(fig: Any, axis: Any, panel: HeatMap) -> None:
     import numpy as np
     from matplotlib.colors import PowerNorm
 
+    panel = legible(panel)
     cells = np.array(panel.cells, dtype=float)
     shades = PowerNorm(0.5, vmin=0) if panel.root else None
     shown = np.where(cells == 0, np.nan, cells) if panel.root else cells
@@ -91,10 +120,9 @@ def _heat_map(fig: Any, axis: Any, panel: HeatMap) -> None:
     for set_ticks, names in ((axis.set_xticks, panel.columns), (axis.set_yticks, panel.rows)):
         step = max(1, len(names) // 10)
         set_ticks(range(0, len(names), step), names[::step])
-    if not panel.marks or len(panel.columns) > 30 or not np.isfinite(shown).any():
+    if not panel.marks or not np.isfinite(shown).any():
         return
-    middle = np.nanmean(shown)
     for (i, j), value in np.ndenumerate(shown):
         if np.isfinite(value):
-            shade = "white" if value > middle else "black"
+            shade = "white" if image.norm(value) > 0.5 else "black"
             axis.text(j, i, panel.marks[i][j], ha="center", va="center", fontsize=5, color=shade)

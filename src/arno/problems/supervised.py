@@ -25,6 +25,7 @@ from ..core.work import Job, Mat, SubModel, Vec
 from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
+from ..kernels.bfloat16 import refuse_bfloat16
 from ..kernels.choose import choose, for_scoring, for_training
 from ..kernels.kernel import Kernel
 from ..kernels.stacked import StackedProgram, refusal, stacked_program
@@ -38,6 +39,7 @@ from .footprint import footprint, saved_per_sample
 CHUNK = 2**22
 #: A batch for scoring has about so many numbers, and 16 to 256 samples.
 EVAL = 2**18
+ONE_AT_A_TIME = "model.bfloat16 = true computes one model at a time"
 
 
 class Supervised(Problem):
@@ -52,6 +54,7 @@ class Supervised(Problem):
         samples of the split `own_split`.
     channels_last: store images with the channels of a pixel next to each other, which makes convolutions on a CPU
         faster. It is the default if the network has convolutions. It changes rounding, so it is part of the run.
+    bfloat16: training computes products and convolutions in bfloat16; weights, steps and scores stay in float32.
     seed: the seed of the balanced split.
     trial: for a network of the user: the time limit in seconds for its first passes, which run in a separate process
         first (0: no limit). A network that ends this process or exceeds the limit is refused. None: no trial.
@@ -72,12 +75,15 @@ class Supervised(Problem):
         own_test: Partition | None = None,
         own_split: str = "",
         channels_last: bool | None = None,
+        bfloat16: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         trial: float | None = None,
     ) -> None:
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.bfloat16 = torch.device(device), dtype, bfloat16
+        if bfloat16:
+            refuse_bfloat16(self.device, dtype)
         self.name, self.dataset_fingerprint, self.seed = name, fingerprint, seed
         self.task = task or Classification(int(y.max()) + 1)
         self.x, self.y = x.to(self.device), self._targets(y)
@@ -93,7 +99,7 @@ class Supervised(Problem):
         self.module = self._make(0).train()
         if trial is not None and self.device.type == "cpu":
             try_user_code(lambda: self._first_passes(channels_last), f"the network {type(self.module).__name__}", trial)
-        choice = choose(self.module, self.shape, channels_last, self.some)
+        choice = choose(self.module, self.shape, channels_last, self.some, bfloat16=bfloat16)
         self.channels_last, self.multiplications = choice.channels_last, choice.multiplications
         self.kernel, self.kernel_reason, self.small = choice.name, choice.reason, choice.small
         self.layout = Layout.of(self.module, self.module.units() if isinstance(self.module, Units) else None)
@@ -109,12 +115,14 @@ class Supervised(Problem):
     @cached_property
     def stack(self) -> StackedProgram | str:
         """A program that computes the gradients of many models at once; or the reason why only `vmap` can do this."""
+        if self.bfloat16:
+            return ONE_AT_A_TIME
         return stacked_program(self.module, self.task, self.some)
 
     @cached_property
     def not_vmapped(self) -> str:
         """The reason why `vmap` cannot compute the gradients of many models at once; empty if it can."""
-        return refusal(self.module, self.task, self.some, self.y[:2])
+        return ONE_AT_A_TIME if self.bfloat16 else refusal(self.module, self.task, self.some, self.y[:2])
 
     def not_stacked(self, clients: Tensor, batch_size: Tensor) -> str:
         """The reason why the models of these clients cannot be computed at once; empty if they can."""
@@ -160,7 +168,8 @@ class Supervised(Problem):
     def learner(self, window: SubModel | None = None) -> SupervisedLearner:
         """A learner of the network, or of the smaller network of a window."""
         module = copied(self.module) if window is None else narrow(self.module, self.layout, window)
-        return SupervisedLearner(self, for_training(module, self.shape, self.task, self.channels_last, self.some))
+        kernel = for_training(module, self.shape, self.task, self.channels_last, self.some, bfloat16=self.bfloat16)
+        return SupervisedLearner(self, kernel)
 
     @cached_property
     def eval_batch(self) -> int:
@@ -487,9 +496,10 @@ class SupervisedLearner:
         if not job.terms and job.criterion is None:
             return self.kernel.gradient(x, y)
         self.g.zero_()
-        view = self._view(x, y, job)
-        loss = self.problem.task.loss(view.outputs, y) if job.criterion is None else job.criterion(view)
-        loss = loss + sum(term(view) for term in job.terms)
+        with self.kernel.precision():
+            view = self._view(x, y, job)
+            loss = self.problem.task.loss(view.outputs, y) if job.criterion is None else job.criterion(view)
+            loss = loss + sum(term(view) for term in job.terms)
         loss.backward()
         return loss.detach()
 
@@ -498,11 +508,11 @@ class SupervisedLearner:
         levels: list[Tensor] = []
         if isinstance(self.module, Network):
             z = self.module.embed(x, levels)
-            return View(self, job, x, y, self.module.head(z), rows(z), levels)
+            return View(self, job, x, y, self.module.head(z).to(self.w.dtype), rows(z), levels)
         seen: list[Tensor] = []
         last = last_linear(self.module)
         hook = last[1].register_forward_pre_hook(lambda layer, given: seen.append(given[0])) if last else None
-        outputs: Tensor = self.module(x)
+        outputs: Tensor = self.module(x).to(self.w.dtype)
         if hook is not None:
             hook.remove()
         return View(self, job, x, y, outputs, rows(seen[-1] if seen else outputs), levels)

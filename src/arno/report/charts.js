@@ -20,19 +20,24 @@ function add(parent, tag, attributes = {}, text) {
 function written(value, bytes = false) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value), [gap, unit] = bytes ? [" ", "B"] : ["", ""];
-  for (const [power, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+  if (size >= 1e15) return value.toExponential(1) + (bytes ? " B" : "");
+  for (const [power, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
     if (size >= power * (letter === "k" && !bytes ? 10 : 1)) return `${Number((value / power).toPrecision(3))}${gap}${letter}${unit}`;
   if (bytes) return `${value} B`;
   if (size && size < 1e-3) return value.toExponential(1);
   return String(Number(value.toPrecision(4)));
 }
 
+// About so many round numbers between two ends, and at least two.
 function ticks(low, high, count, whole) {
   const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
-  let step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw * 0.999);
-  if (whole) step = Math.max(1, step);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  const steps = [10, 5, 2, 1, 0.5].map((k) => k * power).filter((step) => !whole || step >= 1);
+  let found = [];
+  for (const step of steps.length ? steps : [1]) {
+    if (step < raw * 0.999 && found.length > 1) break;
+    found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  }
   return found;
 }
 
@@ -74,7 +79,7 @@ function cut(line, part = 1) {
   return part === 1 ? line : { ...line, x: line.x.slice(at), y: line.y.slice(at), low: line.low.slice(at), high: line.high.slice(at) };
 }
 
-// How many earlier lines a line covers (within two pixels): it is then drawn with gaps that show them.
+// The earlier lines that each line covers (within two pixels). It is drawn with gaps, and they are drawn broader than it.
 function covered(lines, py) {
   const near = (a, b) => a.x.length === b.x.length && a.y.every((y, j) => a.x[j] === b.x[j] && Math.abs(py(y) - py(b.y[j])) < 2);
   return lines.map((line, k) => lines.slice(0, k).filter((other) => near(line, other)));
@@ -104,6 +109,7 @@ function drawLines(figure) {
   if (panel.ticks) [x0, x1] = ends([x0, x1, ...panel.ticks.map(([x]) => x)]);
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) * 0.05, y1 + (Math.abs(y1) || 1) * 0.05];
+  [y0, y1] = within([y0, y1], panel);
   const room = log ? 0 : (y1 - y0) * 0.04;
   [y0, y1] = within([y0 - room, y1 + room], panel);
   const px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
@@ -126,14 +132,15 @@ function drawLines(figure) {
     const back = path([...line.x].reverse(), [...line.high].reverse()).replace("M", "L");
     add(svg, "path", { d: `${path(line.x, line.low)}${back}Z`, class: "band", style: `fill:${colour(line.i)}` });
   }
-  const under = covered(lines, py);
+  const under = covered(lines, py), above = lines.map((line) => under.filter((some) => some.includes(line)).length);
   figure.note.textContent = sameCurves(lines, under);
   lines.forEach((line, k) => {
     const gaps = under[k].length ? `8 ${8 * under[k].length}` : dash(line.i);
-    const style = `stroke:${colour(line.i)};stroke-dasharray:${gaps};stroke-dashoffset:${8 * under[k].length}`;
+    const dashed = `stroke-dasharray:${gaps};stroke-dashoffset:${8 * under[k].length}`;
+    const style = `stroke:${colour(line.i)};stroke-width:${2 + 3 * Math.min(above[k], 3)};${dashed}`;
     if (!panel.points) add(svg, "path", { d: path(line.x, line.y), class: "line", style, "data-name": line.name });
     if (line.x.length <= 12 || panel.points)
-      line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(line.y[j]), r: panel.points ? 4 : 2.6, style: `fill:${colour(line.i)}` }));
+      line.x.forEach((x, j) => add(svg, "circle", { cx: px(x), cy: py(Math.min(line.y[j], y1)), r: panel.points ? 4 : 2.6, style: `fill:${colour(line.i)}` }));
   });
   const cursor = add(svg, "line", { y1: top, y2: bottom, class: "cursor", visibility: "hidden" });
   hover(figure, svg, (x) => {
@@ -163,7 +170,7 @@ function drawCells(figure) {
   const W = Math.max(260, figure.plot.clientWidth), top = 22, right = W - 6;
   const left = Math.max(46, Math.min(longest(figure.panel.rows) + 12, W / 3));
   const [panel, step] = legible(figure.panel, right - left);
-  figure.note.textContent = step > 1 ? `One of ${step} columns is shown, so that the numbers can be read; Numbers has all of them.` : "";
+  figure.note.textContent = step > 1 ? `One column in ${step} is shown, so that the numbers can be read; Numbers has all columns.` : "";
   const [n, m] = [panel.rows.length, panel.columns.length];
   const w = Math.min(46, (right - left) / m), h = Math.max(n > 40 ? 4 : 14, Math.min(26, 560 / n));
   const wide = longest(panel.columns), slanted = wide > 28 && wide + 4 > w, below = slanted ? 0.6 * wide : 0;
@@ -292,8 +299,9 @@ function scoreOver(curves, { metric, axis }) {
     const pick = (values) => (values.length ? kept.map((j) => values[j]) : []);
     return { name: line.name, x: pick(line.x[axis]), y: pick(score.y), low: pick(score.low), high: pick(score.high) };
   });
-  const { label, log, low, high } = curves.metrics[metric] || { label: "", log: false, low: null, high: null };
-  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y: label, log, low, high };
+  const { label, better, log, low, high } = curves.metrics[metric] || { label: "", better: "more", log: false, low: null, high: null };
+  const y = better === "less" ? `${label}, lower is better` : label;
+  return { title: "", text: "", lines, x: curves.axes[axis] || "round", y, log, low, high };
 }
 
 // Radio buttons that set state[name]; nothing if there is only one option. changed: called after a click.

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.budget import unequal_searches
-from ..analysis.comparison import Comparison, Lost
+from ..analysis.comparison import Comparison
 from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
 from ..version import __version__
 from . import comparison_panels, search, sections
+from .tables import Unscored
 
 BANDS = (
     "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
@@ -89,7 +90,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 def scored(comparison: Comparison) -> Comparison:
     """The comparison in which a run without a record of the compared score has no result."""
     metric, members = comparison.metric, []
-    why = Lost(f"it recorded no {comparison.declared().label}", False)
+    why = Unscored(f"it recorded no {comparison.declared().label}", False)
     for group in comparison.members:
         runs = {
             seed: run for seed, run in group.runs.items() if metric in run.history and any(run.history[metric].notna())
@@ -113,7 +114,16 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
 
 def as_data(curves: comparison_panels.Curves) -> dict[str, Any]:
     """The curves for the page, with what the declaration of each metric says about its y axis."""
-    axes = {m.name: {"label": m.label, "log": m.log, "low": m.low, "high": m.high} for m in curves.metrics.values()}
+    axes = {
+        name: {
+            "label": metric.label,
+            "better": metric.better,
+            "log": metric.log,
+            "low": metric.low,
+            "high": metric.high,
+        }
+        for name, metric in curves.metrics.items()
+    }
     return {**vars(curves), "metrics": axes}
 
 

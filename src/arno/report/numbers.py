@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 
@@ -57,6 +58,15 @@ def spread(metric: Metric, mean: float, std: float) -> str:
     '1.5e-07 ± 2e-08'
     """
     return score(metric, mean) + ("" if isnan(std) else f" ± {score(metric, std, mean)}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def cut(name: str, most: int = 32) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite, isnan
@@ -15,7 +16,8 @@ from ..analysis.other_differences import other_differences
 from ..analysis.statistics import differences
 from ..analysis.statistics import summary as summarised
 from ..config.settings import written
-from .numbers import COSTS, NONE, cut, duration, largest, probability, score, spread
+from .numbers import COSTS, NONE, cut, duration, largest, listed, probability, score, spread
+from .tables import NOT_REACHED, Unscored, of_few_seeds, of_global_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,7 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
     if lines:
         others = escape(" ".join(other_differences(comparison)))
         lines += [f"<p><strong>Not only the method differs.</strong> {others}</p>"] if others else []
-        lines += [f"<p>{escape(line)}</p>" for line in unequal(comparison)]
+        lines += [f"<p>{escape(line)}</p>" for line in (*of_global_models(comparison), *unequal(comparison))]
     boxes = f"<div class='verdict'>{''.join(lines)}</div>" if lines else ""
     found = order(comparison) if frame["seeds"].any() else None
     if found:
@@ -93,7 +95,8 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
     best, where = rows.iloc[0], f"{escape(place)}: " if place else ""
     name = f"<strong class='{'winner' if best['winner'] else ''}'>{escape(best['name'])}</strong>"
     extreme = "lowest" if metric.better == "less" else "highest"
-    text = f"{where}{name} has the {extreme} mean of the final {escape(metric.label)}, {score(metric, best['final'])}"
+    mean = "mean of the " if rows["seeds"].max() > 1 else ""
+    text = f"{where}{name} has the {extreme} {mean}final {escape(metric.label)}, {score(metric, best['final'])}"
     if best["winner"]:
         return f"{text}, and wins: the paired 95 % intervals of its differences to all others exclude zero."
     gaps = {
@@ -103,7 +106,8 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
     if all(isnan(span.low) for span in spans.values()):
         return f"{text}. With one seed there is no interval: the difference may be chance, and no winner is marked."
     equal = [escape(other) for other, span in spans.items() if not (span.low > 0 or span.high < 0)]
-    why = f"its difference to {', '.join(equal)} may be chance" if equal else "some of its runs have no result"
+    word = "difference" if len(equal) == 1 else "differences"
+    why = f"its {word} to {listed(equal)} may be chance" if equal else "some of its runs have no result"
     return f"{text}, but no winner is marked: {why}."
 
 
@@ -111,8 +115,8 @@ def problems(comparison: Comparison) -> Iterator[str]:
     """Runs that diverged, failed, dropped clients or are not finished; and seeds without a run."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
-            how = "diverged" if lost.diverged else "failed"
-            yield f"{group.label}, seed {seed}: {how}, not in the means: {lost.reason}"
+            how = "" if isinstance(lost, Unscored) else "diverged, " if lost.diverged else "failed, "
+            yield f"{group.label}, seed {seed}: {how}not in the means: {lost.reason}"
         for seed, run in sorted(group.runs.items()):
             status = run.folder.manifest().get("status")
             if status != "done":
@@ -133,7 +137,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
         return "<p class='note'>No run has a result.</p>"
     shown = [name for name in (*SCORES, *COSTS) if name in frame and frame[name].notna().any()]
     heads = [_heading(comparison, name) for name in shown]
-    several, one_run = len(frame) > 1, int(frame["seeds"].sum()) == 1
+    several, one_run = len(frame) > 1, _one_run(comparison)
     heads[1:1] = [""] * several
     whole = bool((frame["rounds"].dropna() % 1 == 0).all())
     low, high = _ends(frame, "final")
@@ -146,22 +150,35 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
             cells = [_cell(comparison, row, column, whole) for column in shown]
             drawn = interval(row["final"], row["final_low"], row["final_high"], low, high)
             cells[1:1] = [f"<td>{drawn}</td>"] * several
-            lost = "".join(f"<small class='lost'>{row[k]} {k}</small>" for k in ("diverged", "failed") if row[k])
-            cells += [] if one_run else [f"<td>{row['seeds']}{lost}</td>"]
+            cells += [] if one_run else [f"<td>{row['seeds']}{_lost(comparison, row['label'])}</td>"]
             rows.append(f"<tr><th scope='row'>{name}</th>{''.join(cells)}</tr>")
     heads += [] if one_run else ["seeds"]
-    return framed(_caption(comparison), ["", *heads], rows) + _differences(comparison)
+    return framed(_caption(comparison, frame), ["", *heads], rows) + _differences(comparison)
 
 
-def _caption(comparison: Comparison) -> str:
+def _one_run(comparison: Comparison) -> bool:
+    """Whether there is one run only; runs without a result count, too."""
+    return sum(len(group.runs) + len(group.lost) + len(group.partial) for group in comparison.members) == 1
+
+
+def _lost(comparison: Comparison, label: str) -> str:
+    """How many runs of a group are in no mean, and why."""
+    lost = [one for group in comparison.members if group.label == label for one in group.lost.values()]
+    why = ["without a score" if isinstance(one, Unscored) else "diverged" if one.diverged else "failed" for one in lost]
+    return "".join(f"<small class='lost'>{count} {word}</small>" for word, count in Counter(why).items())
+
+
+def _caption(comparison: Comparison, frame: pd.DataFrame) -> str:
     """What the numbers of the table are."""
     several = max(len(group.runs) for group in comparison.members) > 1
     alone = "Scores and costs of the run." if len(comparison.members) == 1 else "One seed: there are no intervals."
     lines = [INTERVALS if several else alone]
     if several and len(comparison.members) > len(comparison.places):
-        lines.append(WINNER)
+        lines += [WINNER, *of_few_seeds(comparison)]
     if sum(len(group.runs) for group in comparison.members) > 1:
         lines.append(SECONDS)
+    if comparison.record.get("target") is not None and (frame["reached"] < frame["seeds"]).any():
+        lines.append(NOT_REACHED)
     if (metric := comparison.declared()).better == "less":
         lines.append(f"Lower {metric.label} is better.")
     return " ".join(lines)
@@ -307,8 +324,7 @@ def configuration(comparison: Comparison) -> str:
         f"<dt><code>{_breakable(key)}</code></dt><dd><code>{escape(written(value))}</code></dd>"
         for key, value in settings.shared.items()
     )
-    one_run = sum(len(group.runs) for group in comparison.members) == 1
-    what = "All settings of the run" if one_run else "What all runs share"
+    what = "All settings of the run" if _one_run(comparison) else "What all runs share"
     return f"{out}<div class='card'><details><summary>{what}</summary><dl>{shared}</dl></details></div>"
 
 

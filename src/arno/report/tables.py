@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis import budget
 from ..analysis.clients import Served, overview, plain_label, served
-from ..analysis.comparison import Comparison
+from ..analysis.comparison import Comparison, Lost
 from ..analysis.order import Order, order
 from ..analysis.other_differences import other_differences
 from ..analysis.statistics import student
@@ -27,7 +27,14 @@ MARK = "★"
 WIDE = 5
 #: The least width of the names of rows on a terminal; longer names are wrapped.
 NAME = 24
+NOT_REACHED = "Runs that never reached the target are not in the means of rounds, steps and MB."
 TESTS = {"t": "paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
+
+
+class Unscored(Lost):
+    """A run that is in no mean because it did not record the compared score."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -221,7 +228,7 @@ def _costs(comparison: Comparison, table: pd.DataFrame) -> Sheet:
         return Sheet("cost of a run, mean over the seeds", columns, places, notes)
     title = f"cost to reach {comparison.declared().label} {target:g}, mean over the seeds"
     if any(row["reached"] < row["seeds"] for row in _rows(table)):
-        notes.append("Runs that never reached the target are not in the means of rounds, steps and MB.")
+        notes.append(NOT_REACHED)
     return Sheet(title, ["reached", *columns], places, notes)
 
 
@@ -251,17 +258,22 @@ def _order(found: Order, metric: Metric) -> Sheet:
 
 def _evidence(comparison: Comparison) -> list[str]:
     """What this number of seeds can show, and whether there is a winner."""
-    n = max(len(group.runs) for group in comparison.members)
-    if n < 2:
+    if max(len(group.runs) for group in comparison.members) < 2:
         return ["One seed: no intervals, no tests and no winner; give seed=0..4 for five."]
     lines = []
     if len(comparison.members) > len(comparison.places):
         rule = "paired differences to all others have 95 % intervals that exclude 0"
         lines.append(f"{MARK}: its {rule}." if comparison.winners() else f"No {MARK}: no group's {rule}.")
-    if n < 10:
+    return lines + of_few_seeds(comparison)
+
+
+def of_few_seeds(comparison: Comparison) -> list[str]:
+    """What so few seeds can show; nothing for many seeds, and for one."""
+    n, lines = max(len(group.runs) for group in comparison.members), []
+    if 2 <= n < 10:
         least = student(n - 1) / sqrt(n)
         lines.append(f"With {n} seeds, an interval excludes 0 if the mean is beyond {least:.1f} standard deviations.")
-    if (comparison.record.get("test") or "t") == "wilcoxon" and 2 / 2**n > 0.05:
+    if n > 1 and (comparison.record.get("test") or "t") == "wilcoxon" and 2 / 2**n > 0.05:
         lines.append(f"With {n} seeds, Wilcoxon's p is at least {2 / 2**n:.3g}: it can show nothing at 5 %.")
     return lines
 
@@ -271,7 +283,8 @@ def _lost(comparison: Comparison) -> list[str]:
     lines = []
     for group in comparison.members:
         for word in ("diverged", "failed"):
-            seeds = [str(seed) for seed, lost in group.lost.items() if lost.diverged == (word == "diverged")]
+            lost = {seed: one for seed, one in group.lost.items() if not isinstance(one, Unscored)}
+            seeds = [str(seed) for seed, one in lost.items() if one.diverged == (word == "diverged")]
             if seeds:
                 which = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
                 counted = f"{len(group.runs)} of {len(group.runs) + len(group.lost)} seeds"

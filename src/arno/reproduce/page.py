@@ -42,11 +42,12 @@ def readings(verdict: Verdict) -> list[str]:
 
 
 def checks(verdict: Verdict) -> list[str]:
-    """A table: every check, its range, the value that was found, and whether the check holds."""
+    """A table: every check, its range, the value found, whether it holds, and whether the seeds make this certain."""
     lines = ["| check | band | found | 95 % interval | |", "| --- | --- | --- | --- | --- |"]
     for one in verdict.outcomes:
         interval = f"{number(one.found.low)} to {number(one.found.high)}" if isfinite(one.found.low) else ""
         holds = "holds" if one.holds else "**does not hold**"
+        holds += "" if one.certain else ", not certain"
         lines.append(f"| {one.check.says} | {band(one.check)} | {number(one.found.mean)} | {interval} | {holds} |")
     return lines
 

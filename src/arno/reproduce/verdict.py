@@ -33,6 +33,13 @@ class Outcome:
     found: Summary
     holds: bool
 
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval lies in the band or outside of it; not with one seed."""
+        low, high = self.found.low, self.found.high
+        inside = self.check.low <= low and high <= self.check.high
+        return inside if self.holds else high < self.check.low or self.check.high < low
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -69,6 +76,7 @@ class Verdict:
                     "found": one.found.mean,
                     "interval": [one.found.low, one.found.high] if one.found.n > 1 else None,
                     "holds": one.holds,
+                    "certain": one.certain,
                 }
                 for one in self.outcomes
             ],

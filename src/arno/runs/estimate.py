@@ -22,6 +22,7 @@ from ..core.resources import Need, refuse, shown, summed
 from ..core.table import ClientTable
 from ..core.work import Work
 from ..problems.client_tests import ROWS as SCORED
+from ..problems.supervised import Supervised
 
 #: The memory of Python with its libraries where the system does not say how much this process has.
 PROGRAM = 350 * 2**20
@@ -175,7 +176,7 @@ def training(fed: Federation, takes: Footprint, engine: str, first: Work) -> Ite
     """The memory of a process that trains clients and scores models."""
     vector, sgd = fed.layout.size * fed.w.element_size(), fed.local.sgd
     yield Need("network, gradient, corrections", vector * (6 + bool(sgd.momentum)))
-    if engine == "batched":
+    if engine == "batched" and isinstance(fed.problem, Supervised):  # another problem is refused when it trains
         from ..engines.batched import at_once
 
         rows = min(len(first), at_once(fed.problem, first))

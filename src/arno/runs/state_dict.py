@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..limits import regular, room, shortened
 INSIDE, ROUNDS = ("model_state_dict", "state_dict", "model"), ("round", "epoch")
 #: The most names in a file, and the first torch whose weights-only reader has no known vulnerability.
 NAMES, SAFE = 100_000, (2, 6)
-REMEDY = "save it with torch.save(model.state_dict(), 'model.pth')"
+REMEDY, SAME = "save it with torch.save(model.state_dict(), 'model.pth')", "use the network it was saved from"
 
 
 def is_archive(path: Path) -> bool:
@@ -36,37 +36,39 @@ def is_archive(path: Path) -> bool:
 
 
 def read(path: Path, layout: Layout) -> tuple[Vec, int]:
-    """The model as a vector, and the rounds behind it: an entry `round` or `epoch`, the name model_e200.pth, else 0."""
+    """The model as a vector, and the rounds behind it: the name model_e200.pth, an entry `round` or `epoch`, else 0.
+
+    The name comes first: FedRCL's program counts epochs from 0 in the entry, and from 1 in the name.
+    """
     stored = _stored(path)
-    rounds = next((stored[key] for key in ROUNDS if isinstance(stored.get(key), int)), None)
+    entry = next((stored[key] for key in ROUNDS if isinstance(stored.get(key), int)), 0)
     for key in INSIDE:
         if isinstance(stored.get(key), Mapping):
             stored = stored[key]
             break
     named = re.fullmatch(r"model_e(\d{1,9})\.pth", path.name)
-    done = rounds if rounds is not None else int(named[1]) if named else 0
-    return vector(path, stored, layout), max(0, int(done))
+    return vector(path, stored, layout), int(named[1]) if named else max(0, int(entry))
 
 
 def vector(path: Path, stored: Mapping[Any, Any], layout: Layout) -> Vec:
     """The tensors in the order of the layout; refuses names and shapes that differ."""
-    given = {str(key).removeprefix("module."): value for key, value in stored.items()}
-    counters = {name for name in given if name.endswith("num_batches_tracked")}
+    given = {str(key): value for key, value in stored.items()}
     wanted = {slot.name for slot in layout.slots}
-    for odd, rule in (
-        (sorted(wanted - given.keys()), "it lacks"),
-        (sorted(given.keys() - wanted - counters), "the network has no"),
-    ):
-        if odd:
-            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-            raise ArnoError(f"load = {path}", f"{rule} {shortened(odd[0], 80)}{more}", "use the network it was saved from")
+    if all(name.startswith("module.") for name in given) and not wanted & given.keys():  # torch's DataParallel adds it
+        given = {name.removeprefix("module."): value for name, value in given.items()}
+    counters = {name for name in given if name.endswith("num_batches_tracked")}
+    lacking, odd = sorted(wanted - given.keys()), sorted(given.keys() - wanted - counters)
+    if lacking or odd:
+        rules = [f"{rule} {_first(names)}" for rule, names in (("it lacks", lacking), ("the network has no", odd)) if names]
+        inside = any(isinstance(given[name], Mapping) for name in odd)
+        raise ArnoError(f"load = {path}", ", and ".join(rules), REMEDY if inside else SAME)
     parts = []
     for slot in layout.slots:
         tensor = given[slot.name]
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != slot.shape:
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             rule = f"{slot.name} is {shape}, and the network has {list(slot.shape)}"
-            raise ArnoError(f"load = {path}", rule, "use the network it was saved from")
+            raise ArnoError(f"load = {path}", rule, SAME)
         if tensor.layout != torch.strided or not (tensor.is_floating_point() and torch.isfinite(tensor).all()):
             raise ArnoError(f"load = {path}", f"{slot.name} holds something else than finite numbers", REMEDY)
         parts.append(tensor.reshape(-1).to(torch.float64))
@@ -88,12 +90,30 @@ def _stored(path: Path) -> Mapping[Any, Any]:
             warnings.simplefilter("ignore")
             stored = torch.load(path, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
-        raise ArnoError(f"load = {path}", "it is no archive of torch.save (a pickle is never read)", REMEDY) from error
+        raise ArnoError(f"load = {path}", "it is no zip archive of torch.save (a pickle is never read)", REMEDY) from error
     except MemoryError:
         raise
     except Exception as error:  # any error that a hostile file can cause
-        why = shortened((str(error).splitlines() or [type(error).__name__])[0], 120)
-        raise ArnoError(f"load = {path}", f"torch's weights-only reader refuses it ({why})", REMEDY) from error
+        raise ArnoError(f"load = {path}", f"torch's weights-only reader refuses it ({_why(error)})", REMEDY) from error
     if not isinstance(stored, Mapping) or len(stored) > NAMES:
         raise ArnoError(f"load = {path}", "it holds no state dict", REMEDY)
     return stored
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of several names, and how many more there are."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return shortened(names[0], 80) + more
+
+
+def _why(error: Exception) -> str:
+    """What the reader refused: the class or function that the file asks for, else the first sentence of the error.
+
+    >>> _why(ValueError("Weights only load failed. … Unsupported global: GLOBAL my.Net was not an allowed global."))
+    'it holds my.Net'
+    >>> _why(ValueError("its members are packed"))
+    'its members are packed'
+    """
+    asked = re.search(r"\bGLOBAL (\S+)", str(error))
+    said = (str(error).splitlines() or [""])[0].partition(". ")[0]
+    return shortened(f"it holds {asked[1]}" if asked else said or type(error).__name__, 120)

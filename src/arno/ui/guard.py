@@ -81,7 +81,7 @@ class Guard:
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return PlainTextResponse("this server has another name", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        linked = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        linked = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if (
             scope["path"] == "/"
             and scope["method"] == "GET"

@@ -4,6 +4,7 @@
 
 const at = (id) => document.getElementById(id);
 const PAGE = 300; // so many lines of the list at first, and so many more each time
+const NAMED = 3; // the names of more open runs are not in the title
 const list = { entries: [], lines: new Map(), most: PAGE, ticked: new Set() };
 const open = { names: [], view: null, place: 0, metric: "", axis: "round", part: "1", asked: null };
 let source = null, later = 0;
@@ -38,7 +39,7 @@ const left = (entry) => (entry.status === "running" && entry.kind === "run" && e
 const count = new Intl.NumberFormat("en").format;
 const of = (entry) => (!entry.rounds ? "–" : `${count(entry.round)}/${count(entry.rounds)}${entry.kind === "run" ? "" : entry.of_cells ? " cells" : " trials"}`);
 const score = (entry) => (entry.score === null ? "–" : entry.shown);
-const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.better === "less" ? " ↓" : ""}${entry.best ? `, ${entry.best}` : ""}`);
+const label = (entry) => (entry.score === null ? "" : `${entry.label}${entry.better === "less" ? " ↓" : ""}${entry.best ? ` of ${entry.best}` : ""}`);
 
 // ---- the list
 
@@ -145,7 +146,7 @@ function changed({ changed: entries, gone }) {
   if (whole && !later) later = setTimeout(() => ((later = 0), find()), 500);
 }
 
-const said = (entry) => `${state(entry)}${entry.why && entry.why !== "killed" ? ` (${entry.why})` : ""}, round ${of(entry)}`;
+const said = (entry) => `${state(entry)}${entry.why && entry.why !== "killed" ? ` (${entry.why})` : ""}${entry.status === "running" ? "" : `, round ${of(entry)}`}`;
 
 function update(entry) {
   const i = open.names.indexOf(entry.name), before = open.view.entries[i];
@@ -182,12 +183,14 @@ function logged(texts) {
 
 function route(event) {
   open.names = opened();
+  if (!at("live").className) say(""); // it was about the page that is left
   open.view = null;
   chart.figures.length = 0;
   at("list").hidden = open.names.length > 0;
   at("one").hidden = !open.names.length;
-  at("title").textContent = open.names.length ? open.names.join(" · ") : "Runs";
-  document.title = open.names.length ? `${open.names.join(", ")} – Arno` : "Arno runs";
+  const many = open.names.length > NAMED ? `${open.names.length} runs` : "";
+  at("title").textContent = open.names.length ? many || open.names.join(" · ") : "Runs";
+  document.title = open.names.length ? `${many || open.names.join(", ")} – Arno` : "Arno runs";
   if (open.names.length) {
     at("one").replaceChildren();
     add(add(at("one"), "p", { class: "actions" }), "a", { href: "#", "data-act": "back" }, "← All runs");
@@ -376,5 +379,9 @@ at("find").addEventListener("submit", (event) => {
 for (const id of ["sort", "cells"]) at(id).addEventListener("change", find);
 at("more").addEventListener("click", () => ((list.most += PAGE), lines()));
 at("compare").addEventListener("click", () => (location.hash = query([...list.ticked])));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the open runs
+  at(open.names.length ? "one" : "list").focus();
+});
 window.addEventListener("hashchange", route);
 route();

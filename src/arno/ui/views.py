@@ -128,8 +128,7 @@ def clients_of(run: RunResult) -> Sheet:
         about["samples"] = int(row["samples"])
         about |= {kind: float(row[m.name]) for kind, m in (("own", own), ("personal", personal)) if m is not None}
     _mix(run, rows)
-    sign = own.sign if own else 1
-    worst = sorted(rows, key=lambda c: (sign * rows[c].get("own", float("inf")), -rows[c].get("drift", 0.0)))
+    worst = sorted(rows, key=lambda c: (_served(rows[c], own), -rows[c].get("drift", 0.0)))
     columns = {"samples": "samples", "mix": "largest classes", "own": own.label if own else ""}
     columns |= {"personal": personal.label if personal else "", "loss": "training loss", "drift": "drift ‖Δ‖"}
     columns |= {"agreement": "agreement", "rounds": "rounds"}
@@ -140,18 +139,27 @@ def clients_of(run: RunResult) -> Sheet:
     order = "the worst served first" if own else "the largest drift first" if "drift" in columns else ""
     some = f"{CLIENTS} of {len(rows):,}" if len(rows) > CLIENTS else ""
     title = ", ".join(filter(None, ("Clients", some, order)))
-    return Sheet(title, list(columns.values()), {"": table}, _about_clients(worst, rows, called))
+    tested = run.config["problem"]["kind"] == "supervised"
+    return Sheet(title, list(columns.values()), {"": table}, _about_clients(worst, rows, called, tested))
 
 
-def _about_clients(worst: Sequence[str], rows: Mapping[str, Mapping[str, Any]], called: Mapping[str, str]) -> list[str]:
-    """Who is served worst, who drifts most, and what the columns are."""
+def _served(row: Mapping[str, Any], own: Metric | None) -> float:
+    """How well a client is served, more is better; clients without a score come last."""
+    score = row.get("own", float("nan"))
+    return float("inf") if own is None or isnan(score) else own.sign * float(score)
+
+
+def _about_clients(
+    worst: Sequence[str], rows: Mapping[str, Mapping[str, Any]], called: Mapping[str, str], tested: bool
+) -> list[str]:
+    """Who is served worst, who drifts most, and what the columns are. tested: whether clients can have test samples."""
     notes = []
     drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="")
     known = bool(rows) and "drift" in rows[drifting]
     if worst and "own" in rows[worst[0]]:
         most = f" Drifts most: client {called.get(drifting, drifting)}." if known else ""
         notes.append(f"Served worst: client {called.get(worst[0], worst[0])}.{most}")
-    else:
+    elif tested:
         notes.append(
             "Who is served badly is known after the last round, if clients keep test samples (data.client_test)."
         )
@@ -206,6 +214,7 @@ def trials(tuning: Tuning) -> list[dict[str, Any]]:
 
 
 def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
+    """One picture; a trial whose score is far beyond the others is drawn at the end of the axis."""
     points, space = search.tried(group, key), group.space[key]
     at, ends = search.places(space, [value for value, *_ in points]) if points else ([], [])
     lines = []
@@ -214,10 +223,15 @@ def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
         x, y, texts = ([one[i] for one in some] for i in range(3))
         lines.append({"name": name, "x": x, "y": y, "low": [], "high": [], "texts": texts})
     best = f" The best value is {group.best[key]}." if key in group.best else ""
-    text = f"Each point is a trial with a value from {space}.{best}"
+    scores = [y for _, y, *_ in points]
+    low, high = search.axis(tuning.metric, scores) if scores else (0.0, 0.0)
+    below, above = any(y < low for y in scores), any(y > high for y in scores)
+    beyond = " Scores beyond the axis are drawn at its end." if below or above else ""
+    text = f"Each point is a trial with a value from {space}.{best}{beyond}"
     about: dict[str, Any] = {"title": f"{group.label}: {search.shorter(key)}", "text": text, "x": search.shorter(key)}
     about |= {"ticks": [[round(x, 6), text] for x, text in _between(space, ends)] or None, "points": True}
-    return about | {"y": tuning.metric.label, "lines": lines, "log": False, "low": None, "high": None}
+    about |= {"low": low if below else None, "high": high if above else None}
+    return about | {"y": tuning.metric.label, "lines": lines, "log": False}
 
 
 def _between(space: str, ends: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
