@@ -71,7 +71,8 @@ def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> ArnoEr
     small = {one[same:].lower(): one for one in names}
     near = [small[one] for one in get_close_matches(name[same:].lower(), small, n=1, cutoff=0.5)]
     rule = f"known are {', '.join(names)}" if 0 < len(names) <= 16 else f"it is none of the {len(names)} known ones"
-    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else see)
+    other = see or ("choose one of them" if rule.startswith("known are") else "")
+    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else other)
 
 
 def need(extra: str, package: str) -> ArnoError:

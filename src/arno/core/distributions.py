@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
 from ..errors import ArnoError
+from ..limits import shortened
 
 _CALL = re.compile(r"(uniform|loguniform|choice|integers|mix|each_round)\((.*)\)")
 REMEDY = "write uniform(a, b), loguniform(a, b), choice(a, b, …), integers(a, b), mix(p, A, B) or each_round(LAW)"
@@ -76,10 +78,10 @@ def parse(text: str, name: str) -> Law:
     try:
         return _parse(whole)
     except ArnoError as error:
-        raise ArnoError(f"{name} = {text!r}", error.args[1], f"change {name}") from error
+        raise ArnoError(f"{name} = {shortened(text)!r}", error.args[1], f"change {name}") from error
     except ValueError as error:
         rule = "it must be a number, a list with one number per client, or a law"
-        raise ArnoError(f"{name} = {text!r}", rule, REMEDY) from error
+        raise ArnoError(f"{name} = {shortened(text)!r}", rule, REMEDY) from error
 
 
 def _parse(text: str) -> Law:
@@ -115,6 +117,8 @@ def _refuse(kind: str, *numbers: float) -> None:
     if len(numbers) != 2:
         raise ValueError(kind)
     low, high = numbers
+    if not isfinite(high - low):
+        raise ArnoError(kind, "its bounds must be finite", "change them")
     if not low < high or (kind == "loguniform" and low <= 0):
         raise ArnoError(kind, "its bounds must rise (and be positive for loguniform)", "change them")
     if kind == "integers" and (low != round(low) or high != round(high)):
