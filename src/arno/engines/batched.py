@@ -157,15 +157,23 @@ class Group:
                 piece.copy_(start)
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
         self.velocity = [torch.zeros_like(piece) for piece in self.w] if self.sgd.momentum else []
+        self._live(len(rows))
+
+    def _live(self, live: int) -> None:
+        """From now on so many rows take steps, the first ones."""
+        self.live, self.rate = live, self.lr[:live]
+        self.now, self.grads = [piece[:live] for piece in self.w], [piece[:live] for piece in self.g]
+        self.models, self.slopes = self.stack.views(self.now), self.stack.views(self.grads) if self.grads else {}
 
     def step(self, batch: Batch, first: bool) -> Tensor:
         """One step of the first rows, of which there are batches; returns their losses."""
-        live = len(batch.y)
-        now, rate = [piece[:live] for piece in self.w], self.lr[:live]
+        if len(batch.y) < self.live:
+            self._live(len(batch.y))
+        live, rate, now, grads = self.live, self.rate, self.now, self.grads
         if self.plain:
-            return self.stack.descend(self.start if first else now, now, batch, rate)
-        grads = [piece[:live] for piece in self.g]
-        losses = self.stack.gradient(now, grads, batch)
+            before = self.stack.views(self.start) if first else self.models
+            return self.stack.descend(before, self.models, batch, rate)
+        losses = self.stack.gradient(self.models, self.slopes, batch)
         self._clip(grads)
         for i, (p, v) in enumerate(zip(now, grads, strict=True)):
             if self.sgd.weight_decay:

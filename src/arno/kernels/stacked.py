@@ -22,6 +22,9 @@ from .record import Graph, NotRecorded, draws_put_back, record
 #: Batches are filled up to a multiple of so many samples, see `StackedProgram.filled`.
 FILL = 8
 
+#: Parts of many models by name, the first axis for the models.
+Views = Mapping[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -55,11 +58,15 @@ class Stack(ABC):
         return n
 
     @abstractmethod
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> Views:
+        """The models in the form in which the next two take them."""
+
+    @abstractmethod
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """Write ∇ of Σ_i weight_i · loss_i for each row into `g`, and return its value."""
 
     @abstractmethod
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor) -> Tensor:
         """Take the step `to` ← w − rate · ∇ at once, and return the value before it."""
 
 
@@ -98,21 +105,26 @@ class StackedProgram(Stack):
         self._graphs: dict[int, Graph] = {}
         self._programs: dict[int, Program] = {}
 
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> Views:
+        """The parameters of every row."""
+        pairs = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
+
+    @torch.inference_mode()
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """One pass forward and one back."""
-        losses, delta, program = self._forward(self._views(w), batch)
-        program.backward(delta, IntoRows(self._views(g)))
+        losses, delta, program = self._forward(w, batch)
+        program.backward(delta, IntoRows(g))
         return losses
 
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor) -> Tensor:
         """The same, subtracted from the weights: ∇W is never stored."""
-        before = self._views(w)
-        losses, delta, program = self._forward(before, batch)
-        steps = Descent(before, before if to is w else self._views(to))
-        program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), steps)
+        losses, delta, program = self._forward(w, batch)
+        program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), Descent(w, to))
         return losses
 
-    def _forward(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor, Program]:
+    def _forward(self, weights: Views, batch: Batch) -> tuple[Tensor, Tensor, Program]:
         """The losses, the gradient with respect to the outputs, and the program that has computed them."""
         program = self.program(batch.x.shape[1])
         outputs = program.forward(weights, batch.x, self._draw(batch.sizes, batch.streams))
@@ -163,7 +175,7 @@ class StackedProgram(Stack):
         x, seeds = torch.stack([samples(self.x, 3) for _ in sizes]), (11, 12)
         streams = [torch.Generator().manual_seed(seed) for seed in seeds]
         with torch.no_grad():
-            views = self._views(list(models.split(self.sizes, 1)))
+            views = self.views(models.split(self.sizes, 1))
             found = {name: torch.full_like(view, torch.nan) for name, view in views.items()}
             program = self.program(3)
             outputs = program.forward(views, x, self._draw(sizes, streams))
@@ -201,16 +213,11 @@ class StackedProgram(Stack):
 
         return draw
 
-    def _views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
-        """The parameters of every row."""
-        pairs = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
-
 
 class IntoRows(Into):
     """Gradients of many models, written into matrices."""
 
-    def __init__(self, views: Mapping[str, Tensor]) -> None:
+    def __init__(self, views: Views) -> None:
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
@@ -240,7 +247,7 @@ class Descent(Into):
     The gradients are linear in that of the outputs, so that the caller multiplies that one by the rates.
     """
 
-    def __init__(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    def __init__(self, before: Views, after: Views) -> None:
         self.before, self.after = before, after
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
@@ -269,19 +276,24 @@ class Vmapped(Stack):
 
         self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> Views:
+        """Whole models."""
+        (models,) = pieces
+        return {"": models}
+
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """The gradient of every row."""
         with torch.enable_grad():
-            found, losses = self._gradient(w[0], batch.x, batch.y, batch.weight)
-        g[0].copy_(found if self.trained is None else found * self.trained.to(found))
+            found, losses = self._gradient(w[""], batch.x, batch.y, batch.weight)
+        g[""].copy_(found if self.trained is None else found * self.trained.to(found))
         value: Tensor = losses.detach().double()
         return value
 
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor) -> Tensor:
         """The gradient, then the step."""
-        g = [torch.empty_like(to[0])]
-        losses = self.gradient(w, g, batch)
-        torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
+        g = torch.empty_like(to[""])
+        losses = self.gradient(w, {"": g}, batch)
+        torch.addcmul(w[""], g, rate, value=-1, out=to[""])
         return losses
 
 
@@ -302,8 +314,9 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
     try:
         with torch.no_grad():
             stack, together, alone = Vmapped(module, task), torch.empty_like(w), torch.empty_like(w[1:])
-            stack.gradient([w], [together], Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x), 1)))
-            stack.gradient([w[1:]], [alone], Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
+            both = Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x), 1))
+            stack.gradient({"": w}, {"": together}, both)
+            stack.gradient({"": w[1:]}, {"": alone}, Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
         if not close(together[1:], alone, NEAR):
             return "its samples depend on each other"
     except (Exception, SystemExit) as error:  # whatever the code of a network raises
