@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from time import perf_counter
 
@@ -33,8 +34,9 @@ from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
 #: A group holds at most this many numbers in its models, and in the samples of one step. A network that uses its
-#: weights several times for one sample (attention) does at most half as many further multiplications for a sample of
-#: each model: otherwise a cohort of few clients would be one group, and train on one core.
+#: weights several times for one sample (attention) does at most as many further multiplications for a sample of each
+#: model, on two cores, and fewer on more cores: otherwise a cohort of few clients would be one group, and train on one
+#: core. Larger groups take less time for each model, because every operation takes some time to call.
 GROUP = 2**20
 #: Up to this many groups are made equally long; more of them hold rows of like lengths, and wait for a free worker.
 FEW = 4
@@ -60,8 +62,10 @@ class Batched(Serial):
     name = "batched"
     equality = "as serial to rounding"
 
-    def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT) -> None:
+    def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT, cores: int = 2) -> None:
+        """cores: how many a cohort should keep busy; part of the run, because groups round differently."""
         super().__init__(problem)
+        self.cores = cores
         self.workers, self.timeout = workers if problem.device.type == "cpu" else 1, checked(timeout)
         self._stacks: dict[object, Stack] = {}
         self._pool: Pool | None = None
@@ -84,7 +88,7 @@ class Batched(Serial):
         if self.workers_for(first)[1]:
             if self._pool is None:
                 transport = Processes(self.problem, self.workers, kernel=Batched)
-                self._pool = Pool(self.problem, transport, self.timeout, cut=groups)
+                self._pool = Pool(self.problem, transport, self.timeout, cut=partial(groups, cores=self.cores))
                 self._pool.attach(self.caller)
             yield from self._pool.rows(works)
         else:
@@ -94,13 +98,13 @@ class Batched(Serial):
         """Worker processes are used if there is more than one group."""
         if self.workers == 1 or unsupported(self.problem, work):
             return self.name, 0
-        several = len(work) > at_once(self.problem, work) or work.windows is not None
+        several = len(work) > at_once(self.problem, work, self.cores) or work.windows is not None
         return self.name, self.workers if several else 0
 
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block, group by group, and write the rows' updates into `delta`."""
         began, loss = perf_counter(), torch.zeros(len(work))
-        for rows in groups(self.problem, work):
+        for rows in groups(self.problem, work, self.cores):
             self._together(work, delta, loss, rows)
         return Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
@@ -241,12 +245,12 @@ def unsupported(problem: Problem, work: Work) -> str:
     return ""
 
 
-def groups(problem: Problem, work: Work) -> list[Tensor]:
+def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
     """Rows that are trained together: of one network shape, longest first, at most `at_once`."""
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
         shapes.setdefault(window.units if window.extract else None, []).append(j)
-    found, most = list[Tensor](), at_once(problem, work)
+    found, most = list[Tensor](), at_once(problem, work, cores)
     for rows in shapes.values():
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
@@ -271,12 +275,12 @@ def balanced(order: Tensor, steps: Tensor, count: int) -> list[Tensor]:
     return [order.new_tensor(rows) for rows in found if rows]
 
 
-def at_once(problem: Problem, work: Work) -> int:
+def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
     """The largest number of rows in a group."""
     assert isinstance(problem, Supervised)
     samples = np.minimum(problem.clients.sizes.numpy()[work.clients.cpu().numpy()], work.batch_size.cpu().numpy())
     widest = problem.x[0].numel() * int(samples.max())
-    again = 2 * (problem.multiplications - problem.layout.d)
+    again = (problem.multiplications - problem.layout.d) * cores // 2
     return max(1, GROUP // max(problem.layout.size, widest, again))
 
 
