@@ -16,6 +16,7 @@ from arno.core.serial import Serial
 from arno.core.work import SGD
 from arno.engines.batched import GROUP, Batched, batched
 from arno.errors import ArnoError
+from arno.kernels.low_rank import LowRank
 from arno.methods import methods
 from arno.models.linear import MLP
 
@@ -109,6 +110,16 @@ def test_values_that_change_every_round(digits):
 )
 def test_dense_networks(words):
     agree(problem(*words), list)
+
+
+@pytest.mark.parametrize("words", [[], ["partition=quantity"]], ids=["even", "unequal"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedrolex"])
+def test_a_first_layer_that_is_kept_as_a_few_samples(words, name, monkeypatch):
+    kept, write = [], LowRank.write
+    monkeypatch.setattr(LowRank, "write", lambda self, update: kept.append(write(self, update)))
+    few = problem("data.limit=84", "model.hidden=[200]", *words)
+    agree(few, lambda: parts(name), epochs=1, batch_size=7)
+    assert bool(kept) == (name == "fedavg")
 
 
 def test_windows_that_mask(digits):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ from torch import Tensor
 
 from .gradient_rules import IN_PLACE, RESHAPES, RULES, Arithmetic, Convolution, Point, Product, Rule
 from .gradient_rules_more import PICKS
+from .low_rank import LowRank
 from .products import affine, affine_of_rows, product, products
 from .record import Graph, NotRecorded, Operation, Ref, Value
 
+#: Parameters of one model, or of many.
+Weights = Tensor | LowRank
 #: The noise of an operation, whose number, rule and a tensor of the right type and device are given.
 Draw = Callable[[int, "Noise", Tensor], Tensor]
 
@@ -40,10 +44,12 @@ class Linear(Rule):
         """The number of axes of models."""
         self.models = int(self.lead)
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, weight: Weights, bias: Tensor | None = None) -> Tensor:
         """Of one model, or of many."""
         x = x.flatten(self.models, -2)
         self.saved = (x, weight)
+        if isinstance(weight, LowRank):
+            return self.unflat(weight.affine(x, bias), self.shape)
         y = affine_of_rows(x, weight, bias) if self.lead else affine(x, weight, bias)
         return self.unflat(y, self.shape)
 
@@ -112,7 +118,10 @@ class Step:
 
 
 class Program:
-    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once."""
+    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once.
+
+    at_inputs: the weights of linear layers that read nothing that depends on parameters, and how often for a sample.
+    """
 
     def __init__(self, graph: Graph, parameters: Sequence[str], lead: bool = False) -> None:
         self.slots: dict[Ref | str, int] = {}
@@ -148,11 +157,14 @@ class Program:
         self.output, self.input = self._slot(graph.output.of), self._slot("input")
         self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
         self.places = [(name, self._slot(name)) for name in parameters]
+        n = graph.output.shape[0]
+        first = {step.linear[0]: step.rule.shapes[0] for step in self.steps if step.linear and not step.rule.needs[0]}
+        self.at_inputs = {name: prod(shape[:-1]) // n for name, shape in first.items() if prod(shape[:-1]) % n == 0}
         self.back = [step for step in reversed(self.steps) if any(step.rule.needs) and step.rule.passes]
         if graph.output.of not in trained:
             raise NotRecorded("its output does not depend on its parameters")
 
-    def forward(self, weights: Mapping[str, Tensor], x: Tensor, draw: Draw) -> Tensor:
+    def forward(self, weights: Mapping[str, Weights], x: Tensor, draw: Draw) -> Tensor:
         """The outputs of the network."""
         values: list[Any] = [None] * len(self.slots)
         values[self.input] = x
