@@ -70,8 +70,10 @@ def unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> ArnoEr
     same = len(group) * all(one.startswith(group) for one in names)  # a prefix that all names have is not compared
     small = {one[same:].lower(): one for one in names}
     near = [small[one] for one in get_close_matches(name[same:].lower(), small, n=1, cutoff=0.5)]
-    rule = f"the known names are {', '.join(names)}" if 0 < len(names) <= 16 else f"{len(names)} other names are known"
-    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else see)
+    few = 0 < len(names) <= 16
+    rule = f"the known names are {', '.join(names)}" if few else f"{len(names)} other names are known"
+    other = see or ("choose one of them" if few else "")
+    return ArnoError(f"unknown {kind} {name!r}", rule, f"did you mean {near[0]!r}?" if near else other)
 
 
 def need(extra: str, package: str) -> ArnoError:

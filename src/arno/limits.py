@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import math
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,14 @@ COLUMNS = 2**15
 CLASSES, CONTAINERS = 10**6, 2**22
 #: The deepest nesting of a configuration, and the most characters of one of its values.
 DEPTH, CHARACTERS = 32, 4096
+#: The most characters of a command in a record: to split a long one into words takes minutes.
+COMMAND = 2**16
+#: What the system refuses for now; the file may be whole.
+NOT_NOW = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
+
+
+class Unreadable(ArnoError):
+    """The system does not let this process read a file now; this is no damage of the file."""
 
 
 def place(text: str) -> Path:
@@ -45,12 +55,40 @@ def regular(path: Path, what: str = "the file") -> Path:
     """The path, if it is a regular file (or a link to one); a pipe, device, socket or folder is not opened."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise ArnoError(f"{what} {shortened(path)}", f"cannot be read ({reason})", "give an existing file") from error
+    except OSError as error:
+        raise unreadable(error, f"{what} {shortened(path)}", "give an existing file") from error
+    except ValueError as error:  # a null character in the path
+        raise ArnoError(f"{what} {shortened(path)}", f"cannot be read ({error})", "give an existing file") from error
     if not stat.S_ISREG(mode):
         kind = "folder" if stat.S_ISDIR(mode) else "device, pipe or socket"
         raise ArnoError(f"{what} {path}", f"is a {kind}", "give a regular file")
+    return path
+
+
+def unreadable(error: OSError, what: str, remedy: str = "give a readable file") -> ArnoError:
+    """The error for a file that cannot be opened or read."""
+    reason = error.strerror or str(error)
+    if error.errno in NOT_NOW:
+        return Unreadable(what, f"cannot be read now ({reason})", "change that, then repeat the command")
+    return ArnoError(what, f"cannot be read ({reason})", remedy)
+
+
+def readable(path: Path, what: str = "the file") -> Path:
+    """The path, if it is a regular file that this process may read now."""
+    try:
+        with regular(path, what).open("rb"), path.open("rb"):  # the readers of tensors and tables open it twice
+            pass
+    except OSError as error:
+        raise unreadable(error, f"{what} {path}") from error
+    return path
+
+
+def named_in_text(path: Path) -> Path:
+    """The path, if it is text: some libraries open no other, which must not be taken for damage."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ArnoError(f"{path}", "its path has bytes that are no text", "rename the folder") from error
     return path
 
 
@@ -132,11 +170,11 @@ class Capped:
 def read_bytes(path: Path, what: str = "the file", most: int | None = None) -> bytes:
     """The content of a regular file of at most `most` bytes."""
     try:
-        room(regular(path, what).stat().st_size, f"{what} {path}", most)
-        return path.read_bytes()
+        size = room(regular(path, what).stat().st_size, f"{what} {path}", most)
+        with path.open("rb") as file:
+            return file.read(size)  # no more: files in /proc have size 0 and may never end
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArnoError(f"{what} {path}", f"cannot be read ({reason})", "give a readable file") from error
+        raise unreadable(error, f"{what} {path}") from error
 
 
 def read_text(path: Path, what: str = "the file", most: int = TEXT) -> str:
@@ -224,6 +262,20 @@ def short(value: str, what: str) -> str:
     if "\0" in value:
         raise ArnoError(what, "a value holds a null character", "leave it out")
     return value
+
+
+def words(command: object, what: str) -> list[str]:
+    """The words of a command that a record holds."""
+    text = str(command or "")
+    if len(text) > COMMAND:
+        rule = f"at most {COMMAND:,} are read"
+        raise ArnoError(f"{what}: a command of {len(text):,} characters", rule, "was it edited?")
+    try:
+        return shlex.split(text)
+    except ValueError as error:  # a quote without its end
+        raise ArnoError(
+            f"{what}: its command {shortened(text)}", f"cannot be read ({error})", "was it edited?"
+        ) from error
 
 
 def numbers(value: Any, what: str) -> Any:

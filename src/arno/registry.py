@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
 
-from .errors import ArnoError, unknown
+from .errors import ArnoError, described, unknown
 from .limits import place, shortened
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,7 +88,7 @@ class Registry:
         if name not in self._factories and name in self._homes:
             importlib.import_module(self._homes[name])
         if name not in self._factories:
-            listed = {"method": "arno methods", "data": "arno data"}.get(self.group)
+            listed = {"method": "arno methods", "data": "arno data", "part": "arno methods compose"}.get(self.group)
             raise unknown(self.group, name, [*self.names(), "custom"], f"{listed} lists them" if listed else "")
         return self._factories[name]
 
@@ -178,8 +178,17 @@ def _import_file(path: Path, what: str) -> str:
             del sys.modules[name]
             if isinstance(error, ModuleNotFoundError):
                 _refuse_moved(error, what)
+            if isinstance(error, Exception | SystemExit):
+                raise broken(what, "importing it failed", error) from error
             raise
     return name
+
+
+def broken(what: str, rule: str, error: BaseException) -> ArnoError:
+    """The error for a user's own code that raises."""
+    if isinstance(error, ArnoError):
+        return error
+    return ArnoError(what, f"{rule}: {described(error)}", "correct the code; --debug shows the traceback")
 
 
 def _import_module(name: str, what: str) -> str:
@@ -195,6 +204,8 @@ def _import_module(name: str, what: str) -> str:
         _refuse_moved(error, what)
         rule = f"cannot import {shortened(name)}: {shortened(error)}"
         raise ArnoError(what, rule, "install it, or start arno in the folder that holds it") from error
+    except (Exception, SystemExit) as error:
+        raise broken(what, "importing it failed", error) from error
     return name
 
 

@@ -58,7 +58,7 @@ CASES = [
     ("data=npz data.path=nowhere.npz", "data.path = nowhere.npz", "cannot be read", "np.savez"),
     ("data=mnist data.root=nowhere", "data.root = nowhere", "no such folder", "leave data.root out"),
     ("data=folder data.root=nowhere", "data.root = nowhere", "no such folder", "data.root"),
-    ("method=custom", "method=custom", "named by file or module", "method.target="),
+    ("method=custom", "method=custom", "names the file or module", "method.target="),
     ("method=custom method.target=nowhere.py:f", "'nowhere.py:f'", "no file", "relative to the working directory"),
     ("method=custom method.target=nowhere", "'nowhere'", "file or module", "write file.py:name"),
     ("model=lenet5", "model=lenet5", "too small", "try model=mlp"),

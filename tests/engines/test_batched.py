@@ -15,8 +15,9 @@ from arno.conform import PACKAGED, read, replay
 from arno.core.federation import Federation
 from arno.core.serial import Serial
 from arno.core.work import SGD
-from arno.engines.batched import Batched, batched
+from arno.engines.batched import GROUP, Batched, batched
 from arno.errors import ArnoError
+from arno.kernels.low_rank import LowRank
 from arno.methods import methods
 from arno.models.linear import MLP
 
@@ -112,6 +113,16 @@ def test_dense_networks(words):
     agree(problem(*words), list)
 
 
+@pytest.mark.parametrize("words", [[], ["partition=quantity"]], ids=["even", "unequal"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedrolex"])
+def test_a_first_layer_that_is_kept_as_a_few_samples(words, name, monkeypatch):
+    kept, write = [], LowRank.write
+    monkeypatch.setattr(LowRank, "write", lambda self, update: kept.append(write(self, update)))
+    few = problem("data.limit=84", "model.hidden=[200]", *words)
+    agree(few, lambda: parts(name), epochs=1, batch_size=7)
+    assert bool(kept) == (name == "fedavg")
+
+
 def test_windows_that_mask(digits):
     agree(digits, lambda: methods.get("fedrolex")(beta=0.5, mode="mask"))
 
@@ -150,6 +161,17 @@ def test_small_groups_in_several_processes_change_no_bit(name, digits, monkeypat
     parallel.close()
     serial, _ = train(digits, Serial(digits), name, share=1.0)
     assert float((a.w - serial.w).abs().max()) < 1e-9
+
+
+def test_attention_trains_in_smaller_groups_on_more_cores(digits, monkeypatch):
+    seen = []
+    monkeypatch.setattr(digits, "multiplications", digits.layout.d + GROUP // 6)  # it uses its weights several times
+    monkeypatch.setattr(Batched, "_together", lambda self, work, delta, loss, rows: seen.append(len(rows)))
+    for cores, most in ((1, 7), (2, 4), (4, 3), (99, 1)):
+        seen.clear()
+        train(digits, Batched(digits, cores=cores), [], share=1.0, times=1)
+        assert sum(seen) == digits.clients.n
+        assert max(seen) == most
 
 
 def test_one_group_stays_in_this_process(digits):

@@ -53,7 +53,7 @@ def suspend(engine, which=0):
     return process
 
 
-def test_hung_worker(digits, pool):
+def test_attack_worker_hangs(digits, pool):
     said = []
     pool.attach(Caller(say=said.append))
     a, b = (Federation(digits, parts("scaffold"), engine=e, local=Local(epochs=2)) for e in (None, pool))

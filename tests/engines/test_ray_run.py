@@ -82,11 +82,16 @@ def listening(family):
     return found
 
 
-def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
-    process, family = started
+def test_attack_ray_local_listens_on_loopback_alone(started):
+    """attacks.md: Ray, local, listened on all interfaces."""
+    process, _ = started
     addresses = listening([process, *process.children(recursive=True)])
     assert len(addresses) >= 4
-    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}, "Ray, local: on loopback alone"
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+
+
+def test_the_head_is_killed_and_the_run_resumed(started, words, tmp_path):
+    process, family = started
     head = [p for p in family if p.name() in ("gcs_server", "raylet")]
     assert len(head) == 2
     for each in head:

@@ -21,7 +21,7 @@ ON_DISK = ("scaffold", "compose", "ditto", "fedper", "fedala", "pfedme")
 
 @pytest.mark.parametrize("state", ["memory", "disk"])
 @pytest.mark.parametrize("name", methods.names())
-def test_killed_and_resumed_is_never_stopped(name, state, tmp_path):
+def test_attack_sigkill_and_resume_is_never_stopped(name, state, tmp_path):
     if state == "disk" and name not in ON_DISK:
         pytest.skip("tables on disk are the same class: these methods stand for all")
     whole = arno.run(*words(name, tmp_path / "whole"))

@@ -229,7 +229,8 @@ def many(stack, module, x, y):
     shares = torch.stack([(torch.arange(6) < n).to(models) / n for n in sizes])
     streams = [torch.Generator().manual_seed(k) for k in range(3)]
     with torch.no_grad():
-        stack.gradient(w, g, Batch(x.expand(3, *x.shape), y.expand(3, -1), shares, sizes, streams))
+        given = Batch(x.expand(3, *x.shape), y.expand(3, -1), shares, sizes, streams)
+        stack.gradient(stack.views(w), stack.views(g), given)
     for k, n in enumerate(sizes):
         plain = Autograd(deepcopy(module), task)
         plain.w.copy_(models[k])

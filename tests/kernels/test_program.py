@@ -15,7 +15,9 @@ from arno.core.layout import flatten
 from arno.kernels.checked_program import Written, program_of
 from arno.kernels.choose import choose, for_training
 from arno.kernels.dense import Dense
+from arno.kernels.gradient_rules import RESHAPES
 from arno.kernels.kernel import Autograd
+from arno.kernels.program import with_fewer_views, with_linear
 from arno.kernels.record import record
 from arno.kernels.stacked import Batch, StackedProgram, refusal, stacked_program
 from arno.tasks.classification import Classification
@@ -142,7 +144,8 @@ def of_many(module, task, x, y):
     w = [piece.contiguous() for piece in models.split(stack.sizes, 1)]
     g = [torch.full_like(piece, torch.nan) for piece in w]
     with torch.no_grad():
-        losses = stack.gradient(w, g, Batch(x.expand(3, *x.shape), y.expand(3, *y.shape), weight, sizes, streams))
+        given = Batch(x.expand(3, *x.shape), y.expand(3, *y.shape), weight, sizes, streams)
+        losses = stack.gradient(stack.views(w), stack.views(g), given)
     for k, n in enumerate(sizes):
         plain = Autograd(deepcopy(module), task)
         plain.w.copy_(models[k])
@@ -150,6 +153,35 @@ def of_many(module, task, x, y):
         assert near(losses[k].to(x), plain.gradient(x[:n], y[:n]))
         # LayerNorm of nearly equal numbers enlarges rounding errors
         assert near(torch.cat([piece[k] for piece in g]), plain.g, times=10)
+
+
+class Views(nn.Module):
+    """New shapes in a row, around linear layers, read twice, and of the outputs."""
+
+    def __init__(self, twice):
+        super().__init__()
+        self.a, self.b, self.c, self.twice = nn.Linear(4, 6), nn.Linear(3, 5), nn.Linear(10, 3), twice
+
+    def forward(self, x):
+        n = len(x)
+        wide = x.view(n, 12).view(n * 3, 4)
+        h = self.a(wide).view(n, 3, 6).unsqueeze(1)
+        h = torch.relu(self.b(h.reshape(n, 1, 6, 3)).squeeze(1))
+        h = h.view(n, 3, 10)
+        y = self.c(h)
+        return (y.view(n, 9) + y.reshape(n, 9).tanh() * (wide.view(n, 12).sum(1, True) if self.twice else 1)).view(n, 9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("twice", [False, True])
+def test_views_around_linear_layers(dtype, twice):
+    torch.manual_seed(0)
+    module, x = Views(twice).to(dtype), torch.randn(5, 2, 6, dtype=dtype)
+    of_many(module, Classification(9), x, torch.randint(9, (5,)))
+    operations = with_linear(record(module, x).operations, {name for name, _ in module.named_parameters()})
+    fewer = with_fewer_views(operations, (len(operations) - 1, 0))
+    counts = [sum(step.name in RESHAPES for step in some) for some in (operations, fewer)]
+    assert 2 * counts[1] <= counts[0]
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -163,7 +195,8 @@ def test_the_first_step_of_many_clients_starts_from_one_model(own, n):
     w = [piece.expand(rows, -1) for piece in one.split(stack.sizes)]
     to = [torch.full_like(piece, torch.nan).contiguous() for piece in w]
     with torch.no_grad():
-        stack.descend(w, to, Batch(x, y, torch.full((rows, n), 1 / n), (n,) * rows), rate)
+        given = Batch(x, y, torch.full((rows, n), 1 / n), (n,) * rows)
+        stack.descend(stack.views(w), stack.views(to), given, rate)
     for k in range(rows):
         plain = Autograd(deepcopy(module), task)
         plain.w.copy_(one)
@@ -601,7 +634,8 @@ def test_constants_are_the_same_for_all_models():
     g = [torch.full_like(piece, torch.nan) for piece in w]
     weight = torch.full((3, len(x)), 1 / len(x))
     with torch.no_grad():
-        stack.gradient(w, g, Batch(x.expand(3, *x.shape), y.expand(3, -1), weight, (len(x),) * 3))
+        given = Batch(x.expand(3, *x.shape), y.expand(3, -1), weight, (len(x),) * 3)
+        stack.gradient(stack.views(w), stack.views(g), given)
     for k in range(3):
         plain = Autograd(deepcopy(module), task)
         plain.w.copy_(models[k])

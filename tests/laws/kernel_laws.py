@@ -302,9 +302,10 @@ def law_stacked_gradients_are_those_of_each_model() -> None:
             found, stepped = ([torch.full_like(piece, torch.nan) for piece in w] for _ in range(2))
             given = Batch(x, y, weight, (9,) * 4)
             with torch.no_grad():
-                same(stack.gradient(w, found, given), torch.stack(losses), 1e-12)
+                w, to, into = map(stack.views, (w, found, stepped))
+                same(stack.gradient(w, to, given), torch.stack(losses), 1e-12)
                 same(torch.cat(found, 1), wanted, 1e-12)
-                same(stack.descend(w, stepped, given, rate), torch.stack(losses), 1e-12)
+                same(stack.descend(w, into, given, rate), torch.stack(losses), 1e-12)
             same(torch.cat(stepped, 1), models - rate * wanted, 1e-12)
 
 

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from threading import Event, Thread
 
+import pyarrow as pa
 import pytest
 import torch
 from outcome import Outcome, Said
@@ -19,7 +20,7 @@ import arno
 from arno import ArnoError
 from arno.analysis.comparison import Comparison
 from arno.cli import main
-from arno.records import checkpoint, metrics_file
+from arno.records import checkpoint, clients, metrics_file
 from arno.records.damage import Damaged
 from arno.records.folder import COUNTS, RunFolder
 from arno.records.lock import writing
@@ -312,23 +313,37 @@ def test_attack_full_disk_is_one_line_wherever_it_is_met(tmp_path, monkeypatch, 
     assert RunFolder(tmp_path / "run").manifest()["status"] == "failed"
 
 
+FILES = ("config.yaml", "manifest.json", "metrics.jsonl", "00000004.safetensors", "clients-", "final.safetensors")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("command", ["report", "resume", "repair"])
-def test_attack_a_file_without_permission_is_one_line(command, killed, copy, monkeypatch, capsys):
-    """It is not taken for damage: rounds that only cannot be read now are not computed again."""
-    run = copy(killed)
-    plain = Path.open
+def test_attack_a_file_without_permission_is_one_line(
+    command, name, number, killed, finished, copy, monkeypatch, capsys
+):
+    """It is no damage: rounds that cannot be read now are not computed again, and nothing is renamed."""
+    run = copy(finished if name == "final.safetensors" else killed)
+    before, plain = list(run.rglob("*")), Path.open
 
     def refuse(path: Path, *arguments: object, **named: object) -> object:
-        if path.name == metrics_file.NAME:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        if path.name.startswith(name):
+            raise OSError(number, os.strerror(number), str(path))
         return plain(path, *arguments, **named)  # type: ignore[call-overload]
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
-        assert _status(command, run) == 2
-    rule = "Permission denied; change its permissions, then repeat the command"
-    assert capsys.readouterr().err == f"error: {run / metrics_file.NAME}: {rule}\n"
+        status = _status(command, run)
+    assert all(path.exists() for path in before)
     assert not list(run.rglob("*.damaged"))
+    if status == 0:  # a command does not read every file
+        assert (command, name) in [("report", "00000004.safetensors"), *((c, FILES[-1]) for c in ("report", "resume"))]
+        return
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line
+    assert os.strerror(number) in line
+    assert "arno repair" not in line
 
 
 # --- folders whose author knows the checksums ---
@@ -421,6 +436,30 @@ def test_attack_a_checkpoint_with_deep_lists_in_its_header_is_damaged(finished, 
     with pytest.raises(Damaged, match="its checksum does not match"):
         checkpoint.load(RunFolder(run).saved()[-1])
     assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight
+
+
+@pytest.mark.parametrize("values", ["texts", "nothing", "lists"])
+@pytest.mark.parametrize("column", ["round", "client", "seconds"])
+def test_attack_a_table_of_clients_without_numbers_is_refused_before_training(column, values, finished, copy):
+    """The checksum in its name holds. Without the check the run failed after all its rounds were computed."""
+    run = copy(finished)
+    piece = clients.pieces(run / "checkpoints")[-1]
+    table = clients.load(piece)
+    made = {
+        "texts": pa.array(["x"] * len(table)),
+        "nothing": pa.nulls(len(table)),
+        "lists": pa.array([[1]] * len(table)),
+    }
+    odd = table.set_column(table.column_names.index(column), column, made[values])
+    piece.unlink()
+    clients.write_piece(odd, run / "checkpoints", 6)
+    if (column, values) == ("seconds", "nothing"):  # a number may be missing
+        resume(run, "rounds=8", pictures=False)
+        return
+    with pytest.raises(Damaged, match=f"its column {column} does not hold numbers; arno repair"):
+        resume(run, "rounds=8")
+    assert repair(run)
+    resume(run, "rounds=8", pictures=False)
 
 
 def test_attack_a_configuration_without_rounds_is_not_tracked(finished, copy, capsys):

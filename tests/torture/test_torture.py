@@ -24,7 +24,7 @@ def counts(said: str) -> dict[str, int]:
     return dict(zip(names, map(int, re.findall(r"^all +(.*)$", said, re.MULTILINE)[0].split()), strict=True))
 
 
-def test_nothing_is_lost_in_silence():
+def test_attack_sigkill_at_any_moment_and_file_operation():
     done = torture("--seed", "17", "--most", "70", "--skip", "ray,command,compare")
     assert done.returncode == 0, done.stdout + done.stderr
     found = counts(done.stdout)

@@ -19,6 +19,7 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 from arno import conform, limits
+from arno.cli import main
 from arno.client_selection.schedule import schedule
 from arno.config import settings
 from arno.data import load
@@ -232,13 +233,17 @@ def test_attack_a_yaml_alias_bomb_is_refused_before_it_is_built(little_memory):
     refused(r"it uses the alias \*a", settings.parse, "local.lr=[&a [1], *a]")
 
 
-def test_attack_a_yaml_alias_bomb_in_a_run_folder_costs_report_nothing(little_memory):
+def test_attack_a_yaml_alias_bomb_in_a_run_folder_costs_report_nothing(little_memory, capsys):
     from arno.records.folder import RunFolder
 
     Path("run").mkdir()
     Path("run/config.yaml").write_text(bomb())
     Path("run/manifest.json").write_text("{}")
     refused("alias", RunFolder.open(Path("run")).config)
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "run"])
+    error = capsys.readouterr().err
+    assert error == "error: config run/config.yaml: it uses the alias *a0; write the value out\n"
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 100_000, "a: " + "[" * 500 + "]" * 500, "- " * 1000 + "1"])

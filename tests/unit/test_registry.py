@@ -43,7 +43,7 @@ def test_an_unknown_name(tools):
         ArnoError, match=r"unknown tool 'hamer': the known names are custom, hammer, saw; did you mean 'hammer'"
     ):
         tools.get("hamer")
-    with pytest.raises(ArnoError, match=r"the known names are custom, hammer, saw$"):
+    with pytest.raises(ArnoError, match=r"the known names are custom, hammer, saw; choose one of them$"):
         tools.get("xyz")
 
 
@@ -69,7 +69,7 @@ def test_a_target_in_a_module():
 def test_a_file_that_fails_leaves_no_trace(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("1 / 0\n")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ArnoError, match=r"importing it failed: ZeroDivisionError: .* line 1: 1 / 0.; correct the code"):
         load_target(f"{path}:f")
     path.write_text("def f(): return 1\n")
     assert load_target(f"{path}:f")() == 1
@@ -106,5 +106,5 @@ def test_a_module_of_release_0_1_is_refused_with_its_new_name(old, tmp_path):
 
 def test_a_module_that_was_never_there_is_named(tmp_path):
     (tmp_path / "mine.py").write_text("import arno.nowhere\n")
-    with pytest.raises(ModuleNotFoundError, match=r"arno\.nowhere"):
+    with pytest.raises(ArnoError, match=r"importing it failed: ModuleNotFoundError: No module named .arno\.nowhere"):
         load_target(f"{tmp_path / 'mine.py'}:factory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from contextlib import suppress
@@ -10,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..errors import ArnoError
-from ..limits import read_text
+from ..limits import read_json
 from ..records import checksummed
 from ..records.lock import holder, writing
 from .run_entry import FILES, kind_of
@@ -111,7 +110,7 @@ def _pictures(path: Path) -> set[str]:
     from ..pictures.draw import slug
 
     try:
-        panels = json.loads(read_text(path / "panels.json")) if (path / "panels.json").is_file() else []
+        panels = read_json(path / "panels.json") if (path / "panels.json").is_file() else []
         return {f"{slug(str(panel['title']))}.png" for panel in panels}
-    except (ArnoError, ValueError, LookupError, TypeError):
+    except (ArnoError, LookupError, TypeError):
         return set()

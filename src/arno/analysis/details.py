@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..errors import ArnoError
 from ..limits import inside
+from ..limits import words as split
 from ..records import checksummed
 from .run_entry import Entry, settings
 
@@ -63,8 +63,8 @@ def changed(config: Mapping[str, Any], command: str) -> dict[str, str]:
     from ..config.settings import written
 
     try:
-        words = [word.partition("=") for word in shlex.split(command)[2:]]
-    except ValueError:  # a quotation mark without its partner
+        words = [word.partition("=") for word in split(command, "the manifest")[2:]]
+    except ArnoError:  # a quotation mark without its partner
         words = []
     return {k: v for k, _, v in words if k != "out"} or {k: written(v) for k, v in config.items() if k != "out"}
 

@@ -15,7 +15,7 @@ from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
-from ..core.metric import TRAIN_LOSS, Metric
+from ..core.metric import DIGITS, TRAIN_LOSS, Metric
 from ..errors import ArnoError, named
 from ..limits import TEXT, parse_json, read_text
 from ..records import checksummed, metrics_file
@@ -94,6 +94,8 @@ class Entry:
             raise TypeError("cells")
         if not all(isinstance(tag, str) for tag in given.get("tags", ())):
             raise TypeError("tags")
+        if not 0 <= given.get("digits", 0) <= DIGITS:
+            raise TypeError("digits")
         return cls(**given)
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config.meanings import command as meant
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     gc.set_threshold(COLLECT_AFTER)
+    if isinstance(sys.stdout, TextIOWrapper):  # a path may have bytes, and a text characters, that cannot be printed
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not debug and "--help" not in arguments:
         import threading  # not for the help, which must be quick
 
@@ -102,16 +105,18 @@ def _failed_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 def refused_by_disk(error: BaseException) -> str:
-    """The line for a file that the disk or its permissions refuse; empty for another error.
+    """The line for a file that the system refuses; empty for another error.
 
     >>> refused_by_disk(PermissionError(errno.EACCES, "Permission denied", "run/metrics.jsonl"))
     'run/metrics.jsonl: Permission denied; change its permissions, then repeat the command'
     """
+    if not isinstance(error, OSError):
+        return ""
     if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename}: {error.strerror}; change its permissions, then repeat the command"
-    if not isinstance(error, OSError) or error.errno not in FULL:
-        return ""
-    return f"cannot write {error.filename or 'a file'}: {error.strerror}; free some space, then repeat the command"
+    if error.errno in FULL:
+        return f"cannot write {error.filename or 'a file'}: {error.strerror}; free some space, then repeat the command"
+    return f"{error.filename}: {error.strerror}; give another path" if error.filename and not own_frames(error) else ""
 
 
 def unexpected(error: BaseException) -> str:

@@ -23,6 +23,6 @@ def main(arguments: list[str]) -> int:
         return 0
     verb, *overrides = options.overrides
     if verb != "show":
-        raise unknown("word after `arno data`", verb, ["show"])
+        raise unknown("word after `arno data`", verb, ["show"], "write arno data show")
     show_partition(overrides, options.out)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -80,7 +81,7 @@ def chosen(words: Sequence[str], cells: bool) -> tuple[Catalogue, list[Entry]]:
     from ..analysis.run_filters import is_filter, parse, select
     from ..analysis.run_index import Catalogue
 
-    places = [word for word in words if not is_filter(word) or Path(word).is_dir()]
+    places = [word for word in words if not is_filter(word) or os.path.isdir(word)]
     if len(places) > 1:
         raise ArnoError(" ".join(places), "one folder is listed at a time", "a condition is written KEY=VALUE")
     filters = parse(word for word in words if word not in places)
@@ -132,7 +133,10 @@ def when(started: float) -> str:
     >>> when(float("nan"))
     '–'
     """
-    return "–" if isnan(started) else f"{datetime.fromtimestamp(started):%Y-%m-%d %H:%M}"
+    try:
+        return "–" if isnan(started) else f"{datetime.fromtimestamp(started):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+        return "–"
 
 
 def span(seconds: float) -> str:
@@ -294,7 +298,7 @@ def rm(arguments: list[str]) -> int:
     from ..analysis.delete_runs import refuse_removal, remove
     from ..analysis.run_filters import is_filter
 
-    paths = [Path(word) for word in options.words if not is_filter(word) or Path(word).is_dir()]
+    paths = [Path(word) for word in options.words if not is_filter(word) or os.path.isdir(word)]
     filters = [word for word in options.words if Path(word) not in paths]
     if filters and paths:
         raise ArnoError(" ".join(options.words), "folders and conditions cannot be mixed", "give one kind of them")

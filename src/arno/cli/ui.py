@@ -29,7 +29,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--host", default="127.0.0.1", help=help_host)
     options = parser.parse_args(arguments)
 
-    from ..errors import need
+    from ..errors import ArnoError, need
+
+    if not options.host:
+        raise ArnoError("--host ''", "an empty address is every address of this machine", "try --host 127.0.0.1")
 
     try:
         import starlette

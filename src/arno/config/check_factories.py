@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import ArnoError
 from ..models.network import network_of, takes_shape
 from ..problems.supervised import Supervised
+from ..registry import broken
 from ..tasks.task import Task
 from .settings import registry
 
@@ -43,11 +45,19 @@ CLASSES = {
 def make(group: str, settings: Mapping[str, Any], kind: type[T], *arguments: object) -> T:
     """Call the factory that `settings` name; refuse a result that is not of the type `kind`."""
     refuse_signature(group, settings)
-    if group == "model" and settings["kind"] == "custom":
-        own = {key: value for key, value in settings.items() if key not in ("kind", "target")}
-        made = network_of(registry(group).get("custom", settings["target"]), *arguments, **own)  # type: ignore[arg-type]
-    else:
-        made = registry(group).build(settings, *arguments)
+    try:
+        if group == "model" and settings["kind"] == "custom":
+            own = {key: value for key, value in settings.items() if key not in ("kind", "target")}
+            made = network_of(registry(group).get("custom", settings["target"]), *arguments, **own)  # type: ignore[arg-type]
+        else:
+            made = registry(group).build(settings, *arguments)
+    except (Exception, SystemExit) as error:
+        if settings["kind"] != "custom" or isinstance(error, MemoryError):
+            raise
+        raise broken(named(group, settings), "calling it failed", error) from error
+    if isinstance(made, nn.Module) and any(map(is_lazy, made.parameters())):
+        rule = "a lazy layer has no size before its first batch"
+        raise ArnoError(f"{named(group, settings)} returned {shown(made)}", rule, "write nn.Linear(64, 10)")
     if not isinstance(made, kind):
         what = f"{named(group, settings)} returned {shown(made)}"
         raise ArnoError(what, f"it must be an instance of {CLASSES[group]}", "correct what the factory returns")

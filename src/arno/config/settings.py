@@ -368,7 +368,7 @@ def _schema(group: str, kind: str, target: str | None) -> type:
     columns: list[Any] = [("kind", str, field(default=kind))]
     if kind == "custom":
         columns.append(("target", str, field(default=target)))
-    for name, parameter in registry(group).settings(kind, target).items():
+    for name, parameter in _settings(group, kind, target).items():
         default = parameter.default
         if default is inspect.Parameter.empty:
             raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
@@ -382,6 +382,25 @@ def _schema(group: str, kind: str, target: str | None) -> type:
     known = {column[0] for column in columns}
     columns += [_column(name, *common[name]) for name in common if name not in known]
     return make_dataclass(f"{group}={kind}", columns)
+
+
+def _settings(group: str, kind: str, target: str | None) -> Mapping[str, inspect.Parameter]:
+    """The settings of a factory; those of a user's own must be plain values."""
+    try:
+        found = registry(group).settings(kind, target)
+    except (NameError, ValueError, TypeError, SyntaxError) as error:
+        if kind != "custom":
+            raise
+        rule = f"its signature cannot be read ({_first(error)})"
+        raise ArnoError(f"{group}.target = {target}", rule, "give every setting a simple type") from error
+    plain_kinds = (bool, int, float, str, list, tuple, Mapping, type(None), type(inspect.Parameter.empty))
+    for name, parameter in found.items():
+        if kind == "custom" and (name in ("kind", "target") or not isinstance(parameter.default, plain_kinds)):
+            rule = f"its setting {name!r} " + (
+                "has a name that Arno uses" if name in ("kind", "target") else "is no plain value"
+            )
+            raise ArnoError(f"{group}.target = {target}", rule, "settings are numbers, texts, lists and dictionaries")
+    return found
 
 
 def _column(name: str, annotation: Any, default: Any) -> tuple[str, Any, Any]:
@@ -545,7 +564,7 @@ def _check(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if value is not None and value < least:
             raise ArnoError(f"{key} = {value}", f"it must be at least {least}", f"try {key}={max(least, 10)}")
-    _check_out(config.out)
+    check_out(config.out)
     track = config.track if isinstance(config.track, ListConfig) else [config.track or ""]
     if not all(isinstance(name, str) for name in track):
         what = f"track = {limits.shortened(config.track)}"
@@ -572,14 +591,15 @@ def _check(config: DictConfig) -> None:
         raise ArnoError(f"local.clip = {config.local.clip:g}", "it must be positive", "use local.clip=null for none")
 
 
-def _check_out(out: str | None) -> None:
+def check_out(out: str | None) -> None:
     """Check that the name of the folder is not longer than file systems allow."""
     if out is None:
         return
     try:
         longest = max((len(os.fsencode(part)) for part in Path(out).parts), default=0)
         whole = len(os.fsencode(os.path.abspath(out)))
-    except ValueError as error:  # half of a character
+        out.encode()
+    except ValueError as error:  # half of a character, or bytes that are none
         what = f"out = {limits.shortened(out)!a}"
         raise ArnoError(what, f"it is no name ({_first(error)})", "choose another out=") from error
     if longest > 255 or whole > 3900:  # 4096, less the names in the folder

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
 from ..errors import ArnoError
+from ..limits import shortened
 
 _CALL = re.compile(r"(uniform|loguniform|choice|integers|mix|each_round)\((.*)\)")
 REMEDY = "write uniform(a, b), loguniform(a, b), choice(a, b, …), integers(a, b), mix(p, A, B) or each_round(…)"
@@ -78,10 +80,10 @@ def parse(text: str, name: str) -> Distribution:
     try:
         return _parse(whole)
     except ArnoError as error:
-        raise ArnoError(f"{name} = {text!r}", error.args[1], error.args[2]) from error
+        raise ArnoError(f"{name} = {shortened(text)!r}", error.args[1], error.args[2]) from error
     except ValueError as error:
         rule = "it must be a number, a list with one number per client, or a distribution"
-        raise ArnoError(f"{name} = {text!r}", rule, REMEDY) from error
+        raise ArnoError(f"{name} = {shortened(text)!r}", rule, REMEDY) from error
 
 
 def _parse(text: str) -> Distribution:
@@ -117,6 +119,8 @@ def _refuse(kind: str, *numbers: float) -> None:
     if len(numbers) != 2:
         raise ValueError(kind)
     low, high = numbers
+    if not isfinite(high - low):
+        raise ArnoError(kind, f"the bounds of {kind} must be finite", "change the bounds")
     if not low < high:
         raise ArnoError(kind, f"the first bound of {kind} must be smaller than the second", "change the bounds")
     if kind == "loguniform" and low <= 0:

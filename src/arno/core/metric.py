@@ -15,6 +15,8 @@ from typing import Any, Literal
 SPLITS = {"test": "test", "val": "validation", "balanced": "balanced validation"}
 #: The percentages of clients at which a statistic of kind `deciles` is recorded.
 DECILES = tuple(range(0, 101, 10))
+#: The most digits that are printed: a float has no more.
+DIGITS = 17
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ split='', clients='')
                 raise TypeError(f"{name} = {value!r}")
         if metric.better not in ("more", "less"):
             raise TypeError(f"better = {metric.better!r}")
+        if not 0 <= metric.digits <= DIGITS:
+            raise TypeError(f"digits = {metric.digits!r}")
         return metric
 
 

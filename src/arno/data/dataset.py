@@ -117,6 +117,9 @@ class Dataset:
             if not isinstance(x, Tensor) or not isinstance(y, Tensor):
                 kinds = f"{type(x).__name__} and {type(y).__name__}"
                 raise ArnoError(f"{what}: {kinds}", "samples and targets are torch tensors", "use torch.from_numpy(…)")
+            if any(t.layout != torch.strided or t.requires_grad or t.is_meta for t in (x, y)):
+                rule = "samples and targets are dense tensors in memory without gradients"
+                raise ArnoError(what, rule, "use x.detach().to_dense()")
             if len(x) != len(y):
                 raise ArnoError(
                     f"{what}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y"
@@ -129,11 +132,14 @@ class Dataset:
                     f"training samples have shape {self.shape}" if x.dim() > 1 else "a sample has at least one axis",
                     "use x of shape [n, features] or [n, C, H, W]",
                 )
+            if 0 in x.shape:
+                raise ArnoError(f"{what}: samples of shape {tuple(x.shape[1:])}", "they hold no values", "correct x")
             _check_targets(what, y, self.y, self.n_classes, x.shape)
             if self.tokens or x.dtype == torch.int64:
                 _check_tokens(what, x, len(self.tokens))
             if not finite(x) and len(bad := (~torch.isfinite(x)).flatten(1).any(1).nonzero()):
                 raise ArnoError(f"{what}: sample {int(bad[0])}", "it holds NaN or infinity", "clean the data first")
+        self._check_words()
         channels = self.shape[0] if len(self.shape) == 3 else self.shape[-1]
         if self.categories and (said := sum(max(1, k) for k in self.categories)) != channels:
             rule = f"samples have {channels} inputs"
@@ -149,6 +155,20 @@ class Dataset:
         if self.client_test is not None:
             _check_test_clients(self.name, self.client_test, self.clients, len(self.y_test))
         return self
+
+    def _check_words(self) -> None:
+        """Refuse names that cannot be written into the records, and values of other types than declared."""
+        for name in (self.name, *self.classes, *self.clients, *self.features, *self.tokens):
+            try:
+                str(name).encode()
+            except UnicodeEncodeError as error:
+                rule = "a name has bytes that are no text"
+                raise ArnoError(f"{str(self.name)!a}: {shortened([str(name)])!a}", rule, "rename it") from error
+        if not all(isinstance(value, int | float) for value in (*self.mean, *self.std, self.scale)):
+            raise ArnoError(f"{self.name}: mean, std and scale", "they hold numbers", "correct them")
+        if not isinstance(self.references, Mapping):
+            rule = "they are a dictionary of scores by the name of the model"
+            raise ArnoError(f"{self.name}: references", rule, 'write {"linear": {"f1": 0.9}}')
 
     def strata(self) -> Tensor:
         """The stratum of every training sample, 0, 1, …: its (first) label, or the decile of its target."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..errors import ArnoError
-from ..limits import few_columns, place, regular
+from ..limits import few_columns, files_in, inside, place, regular
 from ..limits import shortened as shortened_text
 from .cell_values import is_text, valued
 from .columns import is_number
@@ -121,24 +121,26 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
     if not isinstance(path, str):
         files = [place(one) for one in path]
     elif (there := place(path)).is_dir():
-        files = sorted(file for file in there.iterdir() if kind_of(file) and file.name[0] != ".")
+        files = files_in(there, there, lambda name: kind_of(Path(name)) is not None and name[0] != ".")
     elif several(path):
-        files = sorted(map(Path, glob(str(there))))
+        files = [
+            inside(file.parent, file) if file.is_symlink() else file for file in sorted(map(Path, glob(str(there))))
+        ]
     else:
         files = [there]
     if not files:
         rule = f"it has no file of a known kind ({', '.join(SUFFIXES)})"
         raise ArnoError(f"{setting} = {path}", rule, "name a file")
-    real = [file.resolve() for file in files]
-    if len(set(real)) < len(real):
-        twice = next(file for i, file in enumerate(real) if file in real[:i])
-        raise ArnoError(f"{setting}: {twice}", "it is named twice, and its rows would count twice", "name it once")
     for file in files:
         if kind_of(regular(file, f"{setting} =")) is None:
             rule = f"its kind is unknown; known are {', '.join(SUFFIXES)}"
             raise ArnoError(
                 f"{setting} = {file}", rule, REMEDIES.get(file.suffix.lower(), "rename or convert the file")
             )
+    real = [file.resolve() for file in files]
+    if len(set(real)) < len(real):
+        twice = next(file for i, file in enumerate(real) if file in real[:i])
+        raise ArnoError(f"{setting}: {twice}", "it is named twice, and its rows would count twice", "name it once")
     return files
 
 

@@ -123,7 +123,7 @@ class Auto(Engine):
             if kind == "processes":
                 made = processes(self.problem, workers=self.cores, timeout=self.timeout)
             elif kind == "batched":
-                made = Batched(self.problem, self.cores, self.timeout)
+                made = Batched(self.problem, self.cores, self.timeout, self.cores)
             else:
                 made = Serial(self.problem)
             made.attach(self.caller)

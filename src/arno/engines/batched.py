@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from time import perf_counter
 
@@ -33,9 +34,10 @@ from .processes import Processes
 from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
-#: A group holds at most this many numbers in its models, and in the samples of one step. A network that uses its
-#: weights several times for one sample (attention) does at most half as many further multiplications for a sample of
-#: each model: otherwise a cohort of few clients would be one group, and train on one core.
+#: A group holds at most this many numbers for its models, and in the samples of one step. A network that uses its
+#: weights several times for one sample (attention) does at most as many further multiplications for a sample of each
+#: model, on two cores, and fewer on more cores: otherwise a cohort of few clients would be one group, and train on one
+#: core. Larger groups take less time for each model, because every operation takes some time to call.
 GROUP = 2**20
 #: Up to this many groups are made equally long; more of them hold rows of like lengths, and wait for a free worker.
 FEW = 4
@@ -61,8 +63,10 @@ class Batched(Serial):
     name = "batched"
     equality = "as serial to rounding"
 
-    def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT) -> None:
+    def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT, cores: int = 2) -> None:
+        """cores: how many a cohort should keep busy; part of the run, because groups round differently."""
         super().__init__(problem)
+        self.cores = cores
         self.workers, self.timeout = workers if problem.device.type == "cpu" else 1, checked(timeout)
         self._stacks: dict[object, Stack] = {}
         self._pool: Pool | None = None
@@ -85,7 +89,7 @@ class Batched(Serial):
         if self.workers_for(first)[1]:
             if self._pool is None:
                 transport = Processes(self.problem, self.workers, kernel=Batched)
-                self._pool = Pool(self.problem, transport, self.timeout, cut=groups)
+                self._pool = Pool(self.problem, transport, self.timeout, cut=partial(groups, cores=self.cores))
                 self._pool.attach(self.caller)
             yield from self._pool.rows(works)
         else:
@@ -95,13 +99,13 @@ class Batched(Serial):
         """Worker processes are used if there is more than one group."""
         if self.workers == 1 or unsupported(self.problem, work):
             return self.name, 0
-        several = len(work) > at_once(self.problem, work) or work.windows is not None
+        several = len(work) > at_once(self.problem, work, self.cores) or work.windows is not None
         return self.name, self.workers if several else 0
 
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block, group by group, and write the rows' updates into `delta`."""
         began, loss = perf_counter(), torch.zeros(len(work))
-        for rows in groups(self.problem, work):
+        for rows in groups(self.problem, work, self.cores):
             self._together(work, delta, loss, rows)
         return Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
@@ -116,7 +120,7 @@ class Batched(Serial):
         problem = self.problem
         assert isinstance(problem, Supervised)
         stack = self._stack(work, int(rows[0]))
-        group = Group(work, rows, stack)
+        group = Group(work, rows, stack, int(work.steps[rows[0]]) * widest(problem, work))
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
         for step, batch in enumerate(batches(problem, work, rows, stack)):
             total[: len(batch.y)] += group.step(batch, first=step == 0)
@@ -140,7 +144,8 @@ class Batched(Serial):
 class Group:
     """Rows that take their steps together. Lists hold one matrix [rows, length] for each piece of the stack."""
 
-    def __init__(self, work: Work, rows: Tensor, stack: Stack) -> None:
+    def __init__(self, work: Work, rows: Tensor, stack: Stack, samples: int) -> None:
+        """samples: the most that one of them will see, those that fill up batches included."""
         self.rows, self.stack, self.sgd = rows, stack, work.sgd
         self.cut, mask = windows(work, rows)
         self.lr, self.mu = work.lr[rows, None], work.mu[rows, None]
@@ -158,15 +163,24 @@ class Group:
                 piece.copy_(start)
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
         self.velocity = [torch.zeros_like(piece) for piece in self.w] if self.sgd.momentum else []
+        self.low = stack.low_rank(len(rows), samples, self.start) if alike(work) and len(rows) > 1 else {}
+        self._live(len(rows))
+
+    def _live(self, live: int) -> None:
+        """From now on so many rows take steps, the first ones."""
+        self.live, self.rate = live, self.lr[:live]
+        self.now, self.grads = [piece[:live] for piece in self.w], [piece[:live] for piece in self.g]
+        self.models, self.slopes = self.stack.views(self.now), self.stack.views(self.grads) if self.grads else {}
 
     def step(self, batch: Batch, first: bool) -> Tensor:
         """One step of the first rows, of which there are batches; returns their losses."""
-        live = len(batch.y)
-        now, rate = [piece[:live] for piece in self.w], self.lr[:live]
+        if len(batch.y) < self.live:
+            self._live(len(batch.y))
+        live, rate, now, grads = self.live, self.rate, self.now, self.grads
         if self.plain:
-            return self.stack.descend(self.start if first else now, now, batch, rate)
-        grads = [piece[:live] for piece in self.g]
-        losses = self.stack.gradient(now, grads, batch)
+            before = self.stack.views(self.start) if first else self.models
+            return self.stack.descend(before, self.models, batch, rate, self.low)
+        losses = self.stack.gradient(self.models, self.slopes, batch)
         self._clip(grads)
         for i, (p, v) in enumerate(zip(now, grads, strict=True)):
             if self.sgd.weight_decay:
@@ -185,12 +199,17 @@ class Group:
 
     def write(self, delta: Mat) -> None:
         """Write the updates of the rows into `delta`."""
-        if self.cut is None and (consecutive := span(self.rows.tolist())):
-            pieces = delta[consecutive].split(self.stack.sizes, 1)
-            for out, piece, start in zip(pieces, self.w, self.start, strict=True):
+        consecutive = span(self.rows.tolist()) if self.cut is None else None
+        moved = delta.new_empty(len(self.rows), sum(self.stack.sizes)) if consecutive is None else delta[consecutive]
+        pieces = moved.split(self.stack.sizes, 1)
+        names = self.stack.views(pieces)
+        for name, out, piece, start in zip(names, pieces, self.w, self.start, strict=True):
+            if name in self.low:
+                self.low[name].write(names[name])
+            else:
                 torch.sub(piece, start, out=out)
+        if consecutive is not None:
             return
-        moved = torch.cat([piece.sub_(start) for piece, start in zip(self.w, self.start, strict=True)], 1)
         if self.cut is not None:
             moved = moved.new_zeros(len(self.rows), delta.shape[1]).scatter_(1, self.cut, moved)
         delta.index_copy_(0, self.rows, moved)
@@ -234,16 +253,18 @@ def unsupported(problem: Problem, work: Work) -> str:
     return ""
 
 
-def groups(problem: Problem, work: Work) -> list[Tensor]:
+def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
     """Rows that are trained together: of one network shape, longest first, at most `at_once`."""
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
         shapes.setdefault(window.units if window.extract else None, []).append(j)
-    found, most = list[Tensor](), at_once(problem, work)
+    found, most = list[Tensor](), at_once(problem, work, cores)
     for rows in shapes.values():
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
         count = -(-len(order) // most)
+        if count > cores:  # no core waits for a last group
+            count = min(-(-count // cores) * cores, len(order))
         few = count <= FEW and len(set(work.steps[order].tolist())) > 1
         found += balanced(order, work.steps, count) if few else order.tensor_split(count)
     return found
@@ -264,13 +285,26 @@ def balanced(order: Tensor, steps: Tensor, count: int) -> list[Tensor]:
     return [order.new_tensor(rows) for rows in found if rows]
 
 
-def at_once(problem: Problem, work: Work) -> int:
+def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
     """The largest number of rows in a group."""
     assert isinstance(problem, Supervised)
+    again, most = (problem.multiplications - problem.layout.d) * cores // 2, widest(problem, work)
+    held = problem.layout.size
+    if alike(work) and not isinstance(problem.stack, str):
+        held = problem.stack.held(int(work.steps.max()) * most)
+    return max(1, GROUP // max(held, problem.x[0].numel() * most, again))
+
+
+def alike(work: Work) -> bool:
+    """Whether all rows begin with one model, and their steps are those of SGD without anything else."""
+    changed = work.windows is not None or work.drift is not None or bool(work.mu.any()) or work.sgd.clip is not None
+    return not (changed or work.sgd.momentum or work.sgd.weight_decay) and work.start.stride(0) == 0
+
+
+def widest(problem: Supervised, work: Work) -> int:
+    """The samples of the largest batch."""
     samples = np.minimum(problem.clients.sizes.numpy()[work.clients.cpu().numpy()], work.batch_size.cpu().numpy())
-    widest = problem.x[0].numel() * int(samples.max())
-    again = 2 * (problem.multiplications - problem.layout.d)
-    return max(1, GROUP // max(problem.layout.size, widest, again))
+    return int(samples.max())
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -10,6 +10,9 @@ from ..errors import ArnoError
 from ..kernels.allocator import keep_memory
 from . import engines
 
+#: The most threads: OpenMP ends the process if it cannot start as many as are asked for.
+THREADS = 1024
+
 
 @engines.register("serial")
 def serial(problem: Problem, *, threads: int = 1) -> Serial:
@@ -17,8 +20,8 @@ def serial(problem: Problem, *, threads: int = 1) -> Serial:
 
     threads: torch's threads inside one client.
     """
-    if threads < 1:
-        raise ArnoError(f"engine.threads = {threads}", "it must be at least 1", "try engine.threads=1")
+    if not 1 <= threads <= THREADS:
+        raise ArnoError(f"engine.threads = {threads}", f"it must be from 1 to {THREADS}", "try engine.threads=1")
     torch.set_num_threads(threads)
     keep_memory()
     return Serial(problem)

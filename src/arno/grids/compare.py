@@ -143,6 +143,7 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             own[key] = value if key == "out" else configs.parse(word)[1]
         else:
             rest.append(word)
+    configs.check_out(own["out"])
     if not isinstance(own["target"], int | float | None) or isinstance(own["target"], bool):
         raise ArnoError(f"target = {own['target']}", "it must be a number", "try target=0.9")
     if own["test"] not in (None, "t", "wilcoxon"):

@@ -7,16 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .gradient_rules import IN_PLACE, RULES, Arithmetic, Convolution, Point, Product, Rule
+from .gradient_rules import IN_PLACE, RESHAPES, RULES, Arithmetic, Convolution, Point, Product, Rule
 from .gradient_rules_more import PICKS
+from .low_rank import LowRank
 from .products import affine, affine_of_rows, product, products
 from .record import Graph, NotRecorded, Operation, Ref, Value
 
+#: Parameters of one model, or of many.
+Weights = Tensor | LowRank
 #: The noise of an operation, whose number, rule and a tensor of the right type and device are given.
 Draw = Callable[[int, "Noise", Tensor], Tensor]
 
@@ -34,19 +38,34 @@ class Into(ABC):
 
 
 class Linear(Rule):
-    """x Wᵀ + b."""
+    """x Wᵀ + b of the last axis; the axes before it are one axis of the products."""
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def prepare(self) -> None:
+        """The number of axes of models."""
+        self.models = int(self.lead)
+
+    def forward(self, x: Tensor, weight: Weights, bias: Tensor | None = None) -> Tensor:
         """Of one model, or of many."""
+        x = x.flatten(self.models, -2)
         self.saved = (x, weight)
-        return affine_of_rows(x, weight, bias) if self.lead else affine(x, weight, bias)
+        if isinstance(weight, LowRank):
+            return self.unflat(weight.affine(x, bias), self.shape)
+        y = affine_of_rows(x, weight, bias) if self.lead else affine(x, weight, bias)
+        return self.unflat(y, self.shape)
 
     def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
-        """Of the input; `Program` hands the rest to `Into`."""
+        """Of the input; `Program` hands the rest to `Into`, from what is saved: x and δ as matrices."""
+        x, weight = self.saved
+        delta = delta.flatten(self.models, -2)
+        self.saved = (x, delta)
         if not self.needs[0]:
             return (None,)
-        weight = self.saved[1]
-        return (products(delta, weight) if self.lead else product(delta, weight),)
+        below = products(delta, weight) if self.lead else product(delta, weight)
+        return (self.unflat(below, self.shapes[0]),)
+
+    def unflat(self, y: Tensor, shape: Sequence[int]) -> Tensor:
+        """With all axes of this shape."""
+        return y if len(shape) == 2 else y.view(-1, *shape) if self.lead else y.view(shape)
 
 
 class Noise(Rule):
@@ -79,26 +98,36 @@ class Blank(Noise):
 KNOWN = RULES | PICKS | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
-    """A rule, the slots of its tensors and of its outputs, and whether a gradient goes through it."""
+    """A rule, and the slots of its tensors and of its outputs.
+
+    below: of each tensor that gets a gradient from the rule, its position, its slot, and its name if it is a parameter.
+    alike: positions of those that are the same for all models, and get the axis of models. noise: whether the output
+    is drawn. linear: weight and bias of a linear layer.
+    """
 
     rule: Rule
     number: int
     ins: tuple[int, ...]
     outs: tuple[int, ...]
-    names: tuple[str | None, ...]  # of those of its tensors that are parameters
-    alike: tuple[int, ...] = ()  # those of its tensors that are the same for all models, and get the axis of models
-    linear: tuple[str, str | None] | None = None  # weight and bias of a linear layer
+    below: tuple[tuple[int, int, str | None], ...]
+    alike: tuple[int, ...] = ()
+    noise: bool = False
+    linear: tuple[str, str | None] | None = None
 
 
 class Program:
-    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once."""
+    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once.
+
+    at_inputs: the weights of linear layers that read nothing that depends on parameters, and how often for a sample.
+    """
 
     def __init__(self, graph: Graph, parameters: Sequence[str], lead: bool = False) -> None:
         self.slots: dict[Ref | str, int] = {}
         self.parameters, self.lead, self.steps = list(parameters), lead, list[Step]()
         operations = with_pooling_first(with_linear(graph.operations, set(parameters)))
+        operations = with_fewer_views(operations, graph.output.of) if lead else operations
         self._check(operations)
         led: dict[Ref | str, bool] = {"input": True, **dict.fromkeys(parameters, True)}
         trained = set[Ref | str](parameters)
@@ -118,19 +147,24 @@ class Program:
                 trained |= set(outs) if rule.outputs == len(outs) and step.name in SEVERAL else set()
             if isinstance(rule, Point) and uses[of[0]] == 1 and step.name in IN_PLACE:
                 self._reuse(rule, of[0])
-            names = tuple(ref if isinstance(ref, str) and ref in set(parameters) else None for ref in of)
+            names = [ref if isinstance(ref, str) and ref in set(parameters) else None for ref in of]
             alike = () if not lead or rule.constants else tuple(i for i, there in enumerate(rule.led) if not there)
             ins, made = tuple(map(self._slot, of)), tuple(map(self._slot, outs))
             linear = (str(names[1]), names[2] if names[2:] else None) if isinstance(rule, Linear) else None
-            self.steps.append(Step(rule, number, ins, made, names, alike, linear))
+            gets = [i for i, need in enumerate(needs) if need and not (linear and i)]
+            below = tuple((i, ins[i], names[i]) for i in gets)
+            self.steps.append(Step(rule, number, ins, made, below, alike, type(rule) is Noise, linear))
         self.output, self.input = self._slot(graph.output.of), self._slot("input")
         self.constants = {self._slot(name): tensor for name, tensor in graph.constants.items() if name in self.slots}
         self.places = [(name, self._slot(name)) for name in parameters]
+        n = graph.output.shape[0]
+        first = {step.linear[0]: step.rule.shapes[0] for step in self.steps if step.linear and not step.rule.needs[0]}
+        self.at_inputs = {name: prod(shape[:-1]) // n for name, shape in first.items() if prod(shape[:-1]) % n == 0}
         self.back = [step for step in reversed(self.steps) if any(step.rule.needs) and step.rule.passes]
         if graph.output.of not in trained:
             raise NotRecorded("its output does not depend on its parameters")
 
-    def forward(self, weights: Mapping[str, Tensor], x: Tensor, draw: Draw) -> Tensor:
+    def forward(self, weights: Mapping[str, Weights], x: Tensor, draw: Draw) -> Tensor:
         """The outputs of the network."""
         values: list[Any] = [None] * len(self.slots)
         values[self.input] = x
@@ -139,13 +173,14 @@ class Program:
         for slot, constant in self.constants.items():
             values[slot] = constant
         for step in self.steps:
-            rule = step.rule
             given = [values[slot] for slot in step.ins]
             for i in step.alike:
                 given[i] = given[i].expand(len(x), *given[i].shape)
-            found = rule.forward(*given)
-            if isinstance(found, Tensor):
-                values[step.outs[0]] = draw(step.number, rule, found) if type(rule) is Noise else found
+            found = step.rule.forward(*given)
+            if step.noise:
+                found = draw(step.number, step.rule, found)  # type: ignore[arg-type]
+            if len(step.outs) == 1:
+                values[step.outs[0]] = found
             else:
                 for slot, each in zip(step.outs, found, strict=True):
                     values[slot] = each
@@ -157,22 +192,19 @@ class Program:
         deltas: list[Tensor | None] = [None] * len(self.slots)
         deltas[self.output] = delta
         for step in self.back:
-            rule = step.rule
-            above = [deltas[slot] for slot in step.outs]
-            if not any(delta is not None for delta in above):  # only a comparison reads it
+            rule, above = step.rule, [deltas[slot] for slot in step.outs]
+            if above[0] is None and all(delta is None for delta in above):  # only a comparison reads it
                 continue
             for slot in step.outs:
                 deltas[slot] = None
             below = rule.backward(*above)
-            if step.linear is not None and above[0] is not None:
-                into.linear(*step.linear, above[0], rule.saved[0])
-            for slot, name, need, found in zip(step.ins, step.names, rule.needs, below, strict=False):
-                if found is None or not need:
-                    continue
-                if name is not None:
+            if step.linear is not None:
+                into.linear(*step.linear, rule.saved[1], rule.saved[0])
+            for i, slot, name in step.below:
+                found, there = below[i], deltas[slot]
+                if found is not None and name is not None:
                     into.other(name, found)
-                else:
-                    there = deltas[slot]
+                elif found is not None:
                     deltas[slot] = found if there is None else there + found
             rule.saved = ()
 
@@ -213,6 +245,35 @@ def with_linear(operations: Sequence[Operation], parameters: set[str]) -> list[O
             done[i] = Operation("linear", (x, turned.args[0], *bias), {}, step.shapes)
             done[matrix.of[0]] = replace(turned, args=())
     return done
+
+
+def with_fewer_views(operations: Sequence[Operation], output: Ref | str) -> list[Operation]:
+    """The same with one new shape in place of several in a row, and none around linear layers.
+
+    Each of them takes as long to call as a small operation that computes.
+    """
+    done = list(operations)
+    uses = Counter([output, *(value.of for step in operations for value in step.values)])
+    for i, step in enumerate(operations):
+        before = reshaped(done, step.args[0].of) if step.name in (*RESHAPES, "linear") and step.values else None
+        if before is not None and (step.name != "linear" or before.shape[-1] == step.args[0].shape[-1]):
+            done[i] = step = replace(step, args=(before, *step.args[1:]))
+        of = step.args[0].of if step.name in RESHAPES else None
+        if isinstance(of, tuple) and uses[of] == 1 and done[of[0]].name == "linear":
+            linear = done[of[0]]
+            if linear.shapes[0][-1] == step.shapes[0][-1]:
+                done[i], done[of[0]] = replace(linear, shapes=step.shapes), replace(step, name="nothing", args=())
+    used = {output, *(value.of for step in done for value in step.values)}
+    return [
+        replace(step, name="nothing", args=()) if step.name in RESHAPES and (i, 0) not in used else step
+        for i, step in enumerate(done)
+    ]
+
+
+def reshaped(operations: Sequence[Operation], of: Ref | str) -> Value | None:
+    """The tensor of which a tensor is the same numbers in another shape, if it is."""
+    step = operations[of[0]] if isinstance(of, tuple) else None
+    return step.args[0] if step is not None and step.name in RESHAPES else None
 
 
 def with_pooling_first(operations: Sequence[Operation]) -> list[Operation]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,19 @@ from ..core.layout import Layout, flatten, parameter_hooks
 from ..core.work import Mat, Vec
 from ..tasks.task import Task
 from .checked_program import NEAR, close, program_of, samples
+from .low_rank import LowRank, few
 from .products import descend, turned_products
-from .program import Draw, Into, Noise, Program, from_stream, kind, ones
+from .program import Draw, Into, Noise, Program, Weights, from_stream, kind, ones
 from .record import Graph, NotRecorded, draws_put_back, record
 
 #: Batches are filled up to a multiple of so many samples, see `StackedProgram.filled`.
 FILL = 8
+
+#: Parts of many models by name, the first axis for the models.
+Views = Mapping[str, Tensor]
+#: Those parts of models that are kept in another form, by name.
+Low = Mapping[str, LowRank]
+NONE: Low = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,23 @@ class Stack(ABC):
         return n
 
     @abstractmethod
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
+        """The models in the form in which the next two take them."""
+
+    def low_rank(self, rows: int, samples: int, start: Sequence[Mat]) -> dict[str, LowRank]:
+        """Parts of models that all start alike, for those that take less time if they are kept as `LowRank`.
+
+        samples: the most that a model will see.
+        """
+        return {}
+
+    @abstractmethod
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """Write ∇ of Σ_i weight_i · loss_i for each row into `g`, and return its value."""
 
     @abstractmethod
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
-        """Take the step `to` ← w − rate · ∇ at once, and return the value before it."""
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
+        """Take the step `to` ← w − rate · ∇ at once, and return the value before it; parts in `low` change there."""
 
 
 def stack_for(module: nn.Module, task: Task, x: Tensor) -> Stack:
@@ -95,24 +114,46 @@ class StackedProgram(Stack):
         self.structure = graph.structure()
         self.draws = any(step.name == "bernoulli" for step in graph.operations)
         self.blind = graph.blind
+        self.at_inputs = Program(graph, list(self.shapes), lead=True).at_inputs
         self._graphs: dict[int, Graph] = {}
         self._programs: dict[int, Program] = {}
 
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
+        """The parameters of every row."""
+        pairs = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
+
+    def low_rank(self, rows: int, samples: int, start: Sequence[Mat]) -> dict[str, LowRank]:
+        """Large linear layers that read the samples."""
+        seen = self._few(samples)
+        views = self.views([piece[:1] for piece in start]) if seen else {}
+        return {name: LowRank(views[name][0], rows, most) for name, most in seen.items()}
+
+    def held(self, samples: int) -> int:
+        """How many numbers are held for a model that sees so many samples, where all models start alike."""
+        low = {name: (most, *self.shapes[name]) for name, most in self._few(samples).items()}
+        return sum(self.sizes) + sum(most * (outs + ins) - outs * ins for most, outs, ins in low.values())
+
+    def _few(self, samples: int) -> dict[str, int]:
+        """The layers that are best kept as `LowRank`, and how many rows of inputs they see."""
+        seen = {name: samples * often for name, often in self.at_inputs.items()}
+        return {name: most for name, most in seen.items() if few(most, *self.shapes[name])}
+
+    @torch.inference_mode()
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """One pass forward and one back."""
-        losses, delta, program = self._forward(self._views(w), batch)
-        program.backward(delta, IntoRows(self._views(g)))
+        losses, delta, program = self._forward(w, batch)
+        program.backward(delta, IntoRows(g))
         return losses
 
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
         """The same, subtracted from the weights: ∇W is never stored."""
-        before = self._views(w)
-        losses, delta, program = self._forward(before, batch)
-        steps = Descent(before, before if to is w else self._views(to))
-        program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), steps)
+        losses, delta, program = self._forward({**w, **low} if low else w, batch)
+        program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), Descent(w, to, low))
         return losses
 
-    def _forward(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor, Program]:
+    def _forward(self, weights: Mapping[str, Weights], batch: Batch) -> tuple[Tensor, Tensor, Program]:
         """The losses, the gradient with respect to the outputs, and the program that has computed them."""
         program = self.program(batch.x.shape[1])
         outputs = program.forward(weights, batch.x, self._draw(batch.sizes, batch.streams))
@@ -163,7 +204,7 @@ class StackedProgram(Stack):
         x, seeds = torch.stack([samples(self.x, 3) for _ in sizes]), (11, 12)
         streams = [torch.Generator().manual_seed(seed) for seed in seeds]
         with torch.no_grad():
-            views = self._views(list(models.split(self.sizes, 1)))
+            views = self.views(models.split(self.sizes, 1))
             found = {name: torch.full_like(view, torch.nan) for name, view in views.items()}
             program = self.program(3)
             outputs = program.forward(views, x, self._draw(sizes, streams))
@@ -201,16 +242,11 @@ class StackedProgram(Stack):
 
         return draw
 
-    def _views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
-        """The parameters of every row."""
-        pairs = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
-
 
 class IntoRows(Into):
     """Gradients of many models, written into matrices."""
 
-    def __init__(self, views: Mapping[str, Tensor]) -> None:
+    def __init__(self, views: Views) -> None:
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
@@ -240,12 +276,15 @@ class Descent(Into):
     The gradients are linear in that of the outputs, so that the caller multiplies that one by the rates.
     """
 
-    def __init__(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
-        self.before, self.after = before, after
+    def __init__(self, before: Views, after: Views, low: Low) -> None:
+        self.before, self.after, self.low = before, after, low
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
         """w − δᵀ x and b − Σ δ."""
-        descend(self.before[weight], delta, x, self.after[weight])
+        if weight in self.low:
+            self.low[weight].descend(delta)
+        else:
+            descend(self.before[weight], delta, x, self.after[weight])
         if bias is not None:
             torch.sub(self.before[bias], delta.sum(1), out=self.after[bias])
 
@@ -269,19 +308,24 @@ class Vmapped(Stack):
 
         self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def gradient(self, w: list[Mat], g: list[Mat], batch: Batch) -> Tensor:
+    def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
+        """Whole models."""
+        (models,) = pieces
+        return {"": models}
+
+    def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
         """The gradient of every row."""
         with torch.enable_grad():
-            found, losses = self._gradient(w[0], batch.x, batch.y, batch.weight)
-        g[0].copy_(found if self.trained is None else found * self.trained.to(found))
+            found, losses = self._gradient(w[""], batch.x, batch.y, batch.weight)
+        g[""].copy_(found if self.trained is None else found * self.trained.to(found))
         value: Tensor = losses.detach().double()
         return value
 
-    def descend(self, w: list[Mat], to: list[Mat], batch: Batch, rate: Tensor) -> Tensor:
+    def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
         """The gradient, then the step."""
-        g = [torch.empty_like(to[0])]
-        losses = self.gradient(w, g, batch)
-        torch.addcmul(w[0], g[0], rate, value=-1, out=to[0])
+        g = torch.empty_like(to[""])
+        losses = self.gradient(w, {"": g}, batch)
+        torch.addcmul(w[""], g, rate, value=-1, out=to[""])
         return losses
 
 
@@ -302,8 +346,9 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
     try:
         with torch.no_grad():
             stack, together, alone = Vmapped(module, task), torch.empty_like(w), torch.empty_like(w[1:])
-            stack.gradient([w], [together], Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x), 1)))
-            stack.gradient([w[1:]], [alone], Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
+            both = Batch(x.expand(2, *x.shape), y.expand(2, *y.shape), weight, (len(x), 1))
+            stack.gradient({"": w}, {"": together}, both)
+            stack.gradient({"": w[1:]}, {"": alone}, Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
         if not close(together[1:], alone, NEAR):
             return "its samples depend on each other"
     except (Exception, SystemExit) as error:  # whatever the code of a network raises

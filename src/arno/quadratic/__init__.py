@@ -60,6 +60,8 @@ def draw(clients: int, dim: int, alpha: float, spd: bool, seed: int) -> Instance
     e = rng.uniform(0, 100, (clients, dim))
     h = 9 * (1 - rng.random(clients))  # in (0, 9], so that every client has a minimum
     p = rng.power(alpha, clients)
+    if not p.sum() > 0:
+        raise ArnoError(f"alpha = {alpha:g}", "it is so small that all shares are 0", "try alpha=3")
     w0 = 100 * rng.standard_normal(dim)
     if spd:
         turn = np.linalg.qr(rng.standard_normal((clients, dim, dim)))[0]
@@ -276,13 +278,15 @@ def sweep(
     jobs: int | None = None,
 ) -> list[Simulation]:
     """Run many studies: by compiled code, one study per core; or by NumPy, all studies of the same shape at once."""
-    settings = [Setting.of(study, instance) for study in studies]
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverges is refused later, with its round
+        settings = [Setting.of(study, instance) for study in studies]
     if backend == "auto":
         scanned = len(studies) == 1 and not studies[0].rho and "powd" not in studies[0].seltype
         # A scan takes less time than the import of numba.
         backend = "numba" if find_spec("numba") and not scanned else "numpy"
     if backend == "numpy":
-        return _by_numpy(settings, cohorts)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _by_numpy(settings, cohorts)
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
         return list(pool.map(lambda setting: _by_numba(setting, cohorts), settings))
 

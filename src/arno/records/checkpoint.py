@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.table import ClientTable
 from ..errors import ArnoError
-from ..limits import regular
+from ..limits import Unreadable, readable
 from .damage import Damaged
 from .disk import sync_folder
 
@@ -120,9 +120,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 def read_tensors(path: Path, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file and the strings of its header."""
     try:
-        regular(path)  # reading a pipe would block
+        readable(path)  # reading a pipe would block
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except Unreadable:
+        raise
     except ArnoError as error:
         raise Damaged(f"{path}", error.args[1], remedy) from error
     except (OSError, SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # of odd types too

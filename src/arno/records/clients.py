@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
-from ..limits import inside, regular
+from ..limits import Unreadable, inside, readable
 from . import disk
 from .damage import Damaged, checksum, damaged, file_checksum
 
 #: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
 PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
+#: Columns of whole numbers, and columns of numbers, some of which may be missing.
+IDS = ("round", "client")
+NUMBERS = ("count", "weight", "steps", "lr", "loss", "downloaded", "uploaded", "seconds", "samples", "tested")
 
 #: Rows that are read at a time.
 ROWS = 2**16
@@ -63,18 +66,36 @@ def load(path: Path) -> Any:
     named = PIECE.fullmatch(path.name)
     folder = path.parent.parent if named else path.parent
     try:
-        schema, batches = plain_batches(regular(inside(folder, path)), ROWS)  # refuses sizes that are not plausible
+        schema, batches = plain_batches(readable(inside(folder, path)), ROWS)  # refuses sizes that are not plausible
         if named and named[2] not in (None, file_checksum(path, folder)):
             raise damaged(path, "is damaged: its checksum does not match", folder)
-        return pa.Table.from_batches(list(batches), schema)
-    except Damaged:
+        found = pa.Table.from_batches(list(batches), schema)
+        if odd := _odd_column(found):
+            raise damaged(path, f"its column {odd} does not hold numbers", folder)
+        return found
+    except (Damaged, Unreadable):
         raise
     except ArnoError as error:
         raise damaged(path, error.args[1], folder) from error
     except UnicodeEncodeError as error:  # the reader of Parquet takes no such path
         raise ArnoError(f"{path}", "its path has bytes that are no text", "rename the folder") from error
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        rule = "needs more memory than there is"
+        raise ArnoError(f"{path}", rule, "end other programs, or raise the limit, then repeat the command") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(path, f"cannot be read ({str(error).splitlines()[0][:200]})", folder) from error
+
+
+def _odd_column(rows: Any) -> str:
+    """The first column that does not hold what a run records in it; empty if there is none."""
+    from pyarrow import types
+
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        whole = types.is_integer(column.type)
+        number = whole or types.is_floating(column.type) or types.is_null(column.type)
+        if (name in IDS and (not whole or column.null_count)) or (name in NUMBERS and not number):
+            return str(name)
+    return ""
 
 
 def rounds(piece: Path) -> dict[int, int]:

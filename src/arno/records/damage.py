@@ -6,7 +6,7 @@ from pathlib import Path
 from zlib import crc32
 
 from ..errors import ArnoError
-from ..limits import TEXT, inside, read_bytes, regular
+from ..limits import TEXT, Unreadable, inside, read_bytes, readable, regular
 
 #: Bytes of a file that are read at a time.
 PIECE = 2**20
@@ -28,6 +28,8 @@ def content(file: Path, folder: Path, most: int = TEXT) -> bytes:
     """
     try:
         return read_bytes(inside(folder, file), most=most)
+    except Unreadable:
+        raise
     except ArnoError as error:
         raise damaged(file, error.args[1], folder) from error
 
@@ -38,10 +40,12 @@ def file_checksum(file: Path, folder: Path, size: int | None = None) -> str:
         if size is not None and regular(inside(folder, file)).stat().st_size != size:
             return ""
         crc = 0
-        with regular(inside(folder, file)).open("rb") as opened:
+        with readable(inside(folder, file)).open("rb") as opened:
             while piece := opened.read(PIECE):
                 crc = crc32(piece, crc)
         return f"{crc:08x}"
+    except Unreadable:
+        raise
     except ArnoError as error:
         raise damaged(file, error.args[1], folder) from error
     except OSError as error:

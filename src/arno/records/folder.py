@@ -23,7 +23,7 @@ from ..config import settings as configs
 from ..core.metric import TRAIN_LOSS, Metric, over_clients
 from ..errors import ArnoError
 from ..limits import CONFIG as CONFIG_SIZE
-from ..limits import check_yaml
+from ..limits import check_yaml, named_in_text
 from ..pictures.panel_types import Panel, from_json, to_json
 from ..version import __version__
 from . import checksummed, clients, disk, metrics_file
@@ -40,6 +40,13 @@ COUNTS, MOST = "counts.npy", 2_000_000
 BLOCK = 4096
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
+#: The types of the values of a manifest that are used; each may be missing.
+TYPES: dict[str, type] = {
+    **dict.fromkeys(("status", "command", "reason", "started", "data_fingerprint"), str),
+    **dict.fromkeys(("rounds", "best_round", "client_count", "resumed_after"), int),
+    **dict.fromkeys(("engine", "checksums", "sizes", "references"), dict),
+    **dict.fromkeys(("classes", "clients"), list),
+}
 #: What a run writes at its end; the manifest of a finished run holds their checksums.
 RESULTS = (
     *("final.safetensors", "best.safetensors", "panels.json"),
@@ -149,6 +156,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """The folder of an earlier run."""
+        named_in_text(path)
         if not (path / "config.yaml").is_file():
             with suppress(Damaged, KeyError):
                 same = checksummed.read(path / "compare.json", path, "command")["command"]
@@ -194,7 +202,13 @@ class RunFolder:
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any]:
         """Versions, engine, fingerprints, status."""
-        return checksummed.read(self.path / name, self.path, "status")
+        found = checksummed.read(self.path / name, self.path, "status")
+        for key, kind in TYPES.items():
+            if not isinstance(found.get(key), kind | None):
+                raise damaged(self.path / name, f"its value of {key} is not of type {kind.__name__}", self.path)
+        if not isinstance((found.get("engine") or {"name": ""}).get("name"), str):
+            raise damaged(self.path / name, "its engine has no name", self.path)
+        return found
 
     def metrics(self) -> tuple[Metric, ...]:
         """The declarations of the recorded scores; a manifest without them is of release 0.1."""
@@ -372,9 +386,14 @@ class RunFolder:
         import pyarrow as pa
 
         pieces = [clients.load(piece) for piece in clients.pieces(self.checkpoints)]
-        if pieces:
+        if not pieces:
+            return
+        try:
             table = pa.concat_tables(pieces, promote_options="default")
-            clients.write_parquet(table, self.path / "clients.parquet")
+        except pa.ArrowException as error:
+            rule = f"their columns differ ({str(error).splitlines()[0][:200]})"
+            raise damaged(self.checkpoints / "clients-*.parquet", rule, self.path) from error
+        clients.write_parquet(table, self.path / "clients.parquet")
 
     def write_client_scores(self, columns: dict[str, list[Any]]) -> None:
         """Write one row per client with its scores, `client_scores.parquet`."""

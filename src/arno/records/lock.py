@@ -55,6 +55,8 @@ def writing(folder: Path, what: str, name: str = ".lock", links: bool = False) -
         file = _taken(place)
     except OSError as error:
         raise ArnoError(f"out = {folder}", f"cannot be written ({error.strerror})", "choose another out=") from error
+    except RuntimeError as error:
+        raise ArnoError(f"out = {folder}", "is a link that leads to itself", "choose another out=") from error
     if file is None:
         raise _refused(folder, _holder(place))
     with file:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArnoError
-from ..limits import regular
+from ..limits import Unreadable, regular
 from .damage import Damaged, checksum, damaged
 
 Row = dict[str, Any]
@@ -19,6 +19,8 @@ BEGIN, EARLIER = b'{"crc": "', b'{"round": '
 DIGITS = len(BEGIN) + 8
 #: The most bytes of a line.
 LONGEST = 2**24
+#: The most seconds of a round: times are added up and shown as hours.
+LONGEST_ROUND = 1e9
 
 
 def line(row: Row, mark: str = "") -> str:
@@ -59,6 +61,8 @@ class Reader:
             return
         try:
             regular(self.path)  # reading a pipe would block
+        except Unreadable:
+            raise
         except ArnoError as error:
             raise damaged(self.path, error.args[1], self.path.parent) from error
         with self.path.open("rb") as file:
@@ -102,7 +106,8 @@ def parsed(text: bytes) -> Row | None:
     try:
         row = json.loads(text)
         whole = type(row["round"]) is int and isinstance(row.get("run", ""), str)
-        return row if whole and all(_number(row[k]) for k in row if k != "run") else None
+        numbers = all(_number(row[k]) for k in row if k != "run")
+        return row if whole and numbers and 0 <= row.get("seconds", 0) <= LONGEST_ROUND else None
     except (ValueError, KeyError, RecursionError):
         return None
 

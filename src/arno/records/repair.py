@@ -6,24 +6,25 @@ invented: the run goes back to the newest checkpoint before them, and `arno resu
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config import settings as configs
 from ..errors import ArnoError
+from ..limits import Unreadable, named_in_text
+from ..limits import words as split
 from . import checkpoint as checkpoints
 from . import clients, disk, metrics_file
 from .checkpoint import Checkpoint
 from .damage import Damaged
-from .folder import PREVIOUS, RunFolder
+from .folder import PREVIOUS, RESULTS, RunFolder
 from .verify import LOST, verify_clients, verify_config, verify_rounds
 
 
 def repair(path: Path) -> list[str]:
     """Repair the run in a folder; returns what was done, a line each, none if nothing was damaged."""
-    folder = RunFolder(path)
+    folder = RunFolder(named_in_text(path))
     if not (folder.checkpoints.is_dir() or (path / "manifest.json").exists() or (path / PREVIOUS).exists()):
         raise ArnoError(f"{path}", "is no run", "give the folder that arno run printed last")
     return Repair(folder).run()
@@ -80,6 +81,8 @@ class Repair:
             if self.saved:
                 verify_config(self.folder, self.saved[-1])
             return
+        except Unreadable:
+            raise
         except ArnoError as error:
             reason = str(error.args[1]) if path.exists() else "is missing"
         found = self.saved[-1].config if self.saved else self.commanded()
@@ -92,13 +95,14 @@ class Repair:
         self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
 
     def commanded(self) -> dict[str, Any] | None:
-        """The configuration of the command in the manifest; None if there is none, or if it names a user's own code."""
+        """The configuration of the command in the manifest; None without one, or if it names own code or a variable."""
         for name in ("manifest.json", PREVIOUS):
             try:
-                words = shlex.split(self.folder.manifest(name)["command"] or "")
-                if words[:2] == ["arno", "run"] and not any(".target" in word.partition("=")[0] for word in words):
+                words = split(self.folder.manifest(name)["command"], name)
+                own = any(".target" in word.partition("=")[0] or "${" in word for word in words)
+                if words[:2] == ["arno", "run"] and not own:
                     return configs.plain(configs.compose(words[2:]))
-            except (ArnoError, KeyError, ValueError):
+            except (ArnoError, KeyError):
                 continue
         return None
 
@@ -227,7 +231,7 @@ class Repair:
     def results(self) -> None:
         """Rebuild what a finished run wrote at its end, or leave it to `arno resume`."""
         manifest = self.folder.manifest()
-        for name in manifest.get("checksums") or {}:
+        for name in [name for name in manifest.get("checksums") or {} if name in RESULTS]:
             path = self.path / name
             if path.is_file() and self.folder.intact(name):
                 continue

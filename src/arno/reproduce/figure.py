@@ -124,14 +124,14 @@ def meant(word: str) -> list[str]:
     """The figure with this name, or all figures whose names begin with it and a hyphen."""
     found = [word] if word in names() else [name for name in names() if name.startswith(f"{word}-")]
     if not found:
-        raise unknown("figure", word, names())
+        raise unknown("figure", word, names(), "arno reproduce lists them")
     return found
 
 
 def load(name: str) -> Figure:
     """The figure with this name."""
     if name not in names():
-        raise unknown("figure", name, names())
+        raise unknown("figure", name, names(), "arno reproduce lists them")
     return parse(name, read_yaml(FIGURES / f"{name}.yaml"))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from ..config import settings as configs
 from ..config.settings import parse
 from ..errors import ArnoError, unknown
+from ..limits import words as split
 from ..pictures.figure import COLOURS, figure
 from ..quadratic import METRICS, Simulation, Study, simulate, sweep, too_fast
 from ..records import disk, metrics_file
@@ -49,7 +50,7 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     for text in overrides:
         key, value = parse(text)
         if key in OWN:
-            own[key] = value
+            own[key] = _folder(value) if key == "out" else value
         elif key not in known:
             raise unknown("key", key, [*known, *OWN])
         else:
@@ -58,10 +59,19 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     grid: dict[Study, None] = {}
     for chosen in product(*choices):
         settings = dict(zip(keys, chosen, strict=True))
-        if "powd" not in settings.get("seltype", "rand") and "powd" in settings:
+        if "powd" not in str(settings.get("seltype", "rand")) and "powd" in settings:
             make({"powd": settings.pop("powd")})  # checked, not used: other selections have no candidates
         grid[make(settings)] = None
     return list(grid), own
+
+
+def _folder(value: Any) -> str | None:
+    """The name of the folder that a user gave."""
+    if isinstance(value, list | dict):
+        raise ArnoError(f"out = {value!r}", "it must be one name", "try out=runs/mine")
+    out = None if value is None else str(value)
+    configs.check_out(out)
+    return out
 
 
 def _grid(text: str) -> list[str]:
@@ -101,21 +111,36 @@ def run(overrides: Sequence[str], quiet: bool = False) -> int:
     if own.get("track"):
         raise ArnoError("track= with several studies", "only a single run is tracked", "leave out track=")
     out = Path(own.get("out") or f"runs/{datetime.now():%Y%m%d-%H%M%S}-quadratic")
+    names = labels(grid)
     began = perf_counter()
     found = sweep(grid)
     spent = perf_counter() - began
-    out.mkdir(parents=True, exist_ok=True)
     groups: dict[str, list[Simulation]] = {}
-    for simulation in found:
-        groups.setdefault(simulation.study.label, []).append(simulation)
-    save_groups(groups, out / "sweep.npz")
-    draw_groups(groups, out / "sweep.png")
+    for name, simulation in zip(names, found, strict=True):
+        groups.setdefault(name, []).append(simulation)
+    with writing(out, "a sweep"):
+        save_groups(groups, out / "sweep.npz")
+        draw_groups(groups, out / "sweep.png")
     if not quiet:
         print(f"{len(grid)} simulations of {grid[0].epochs} rounds in {spent:.2f} s")
         table(groups)
         print(f"picture: {out / 'sweep.png'}")
     print(out)
     return 0
+
+
+def labels(grid: Sequence[Study]) -> list[str]:
+    """The group of each study of a sweep: studies that differ in their seed only are one group.
+
+    >>> labels(studies(["lr=0.1,0.2", "seed=0..1"])[0])
+    ['rand lr=0.1', 'rand lr=0.1', 'rand lr=0.2', 'rand lr=0.2']
+    """
+    several = {f.name: {getattr(study, f.name) for study in grid} for f in fields(Study)}
+    if len(several["epochs"]) > 1:
+        rule = "all simulations of a sweep have the same number of rounds"
+        raise ArnoError(f"epochs = {', '.join(map(str, sorted(several['epochs'])))}", rule, "make a sweep for each")
+    other = [name for name in several if name not in ("seltype", "powd", "seed") and len(several[name]) > 1]
+    return [" ".join([study.label, *(f"{name}={getattr(study, name)}" for name in other)]) for study in grid]
 
 
 def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
@@ -140,7 +165,7 @@ def _stopped(folder: RunFolder) -> bool:
 def simulate_again(folder: RunFolder, overrides: Sequence[str]) -> RunResult:
     """Repeat a stored simulation: it is fast and has no checkpoints."""
     recover_manifest(folder)
-    words = shlex.split(folder.manifest().get("command") or "")
+    words = split(folder.manifest().get("command"), f"{folder.path / 'manifest.json'}")
     if overrides:
         same = shlex.join([*words, *overrides])
         raise ArnoError(" ".join(overrides), "a simulation has no checkpoints to continue from", f"try {same} out=DIR")

@@ -137,4 +137,4 @@ def _known(folder: Path, name: str) -> bool:
 
 def _note_of(folder: Path) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "arno" / "runs" / f"{blake2b(str(folder.resolve()).encode(), digest_size=16).hexdigest()}.json"
+    return Path(base) / "arno" / "runs" / f"{blake2b(os.fsencode(folder.resolve()), digest_size=16).hexdigest()}.json"

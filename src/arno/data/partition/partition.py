@@ -187,9 +187,9 @@ def from_lists(where: str, rows: Sequence[object], samples: int, clients: int | 
     used, made = np.zeros(samples, dtype=bool), []
     for client, row in enumerate(rows):
         at = f"client {client} in {where}"
-        index = _indices(row)
+        index = None if isinstance(row, Sequence) and len(row) > samples else _indices(row)
         if index is None or not ((index >= 0) & (index < samples)).all():
-            rule = f"its samples must be whole numbers from 0 to {samples - 1}"
+            rule = f"its samples must be whole numbers from 0 to {samples - 1}, each once"
             raise ArnoError(at, rule, "number the samples from 0")
         if not len(index):
             raise ArnoError(at, "it has no samples", "every client needs at least one")
