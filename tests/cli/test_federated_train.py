@@ -286,7 +286,7 @@ def test_stages_run_in_one_go_and_are_not_run_again(capsys: pytest.CaptureFixtur
     ("two", "words", "message"),
     [
         (TWO_YAML.replace("rounds: 3", "rounds: 2"), (), "counts all stages"),
-        (TWO_YAML[:-1] + ", load: first}", (), "loads the one before it"),
+        (TWO_YAML[:-1] + ", load: first}", (), "loads the previous stage"),
         (TWO_YAML, ("--config", "one.yaml"), "--config with --stages"),
         ("{metod: fedrcl}", (), "metod"),
     ],

@@ -228,7 +228,7 @@ def test_fewer_rounds_than_are_done_are_refused(arno, small):
     run = arno("run", *small, "out=run").folder
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     error = arno("resume", "run", "rounds=3").error
-    assert "rounds = 3: 4 rounds are done, and finished rounds stay; try rounds=14" in error
+    assert "rounds = 3: 4 rounds are finished, and finished rounds cannot be removed; try rounds=14" in error
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert arno("resume", "run", "rounds=4").status == 0
 
@@ -252,7 +252,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(arno, small,
     last.write_bytes(last.read_bytes()[:-100])
     said = arno("resume", run, "rounds=6")
     assert f"warning: {last} cannot be read" in said.out
-    assert "the run continues from the checkpoint before it" in said.out
+    assert "the run continues from the previous checkpoint" in said.out
     same_run(whole, said.folder)
 
 

@@ -169,7 +169,7 @@ def test_a_run_and_its_continuation(capsys):
     python._MADE.clear()
     with pytest.raises(ArnoError, match=r"its data were objects .*; continue it in Python .*arno\.resume\('it', data="):
         arno.resume("it", "rounds=4")
-    with pytest.raises(ArnoError, match=r"data of it: the run was started with data .*, not with what is given"):
+    with pytest.raises(ArnoError, match=r"data of it: the run was started with data .*, and the given data differs"):
         arno.resume("it", "rounds=4", data=given(table.iloc[:80]))
     whole = arno.run(data=given(table), rounds=4, out="whole")
     python._MADE.clear()
@@ -233,7 +233,7 @@ def test_the_clients_of_test_rows_are_known_by_name():
         (lambda: arno.Data([1, 2]), "the first sample is an object of type int; a sample is"),
         (lambda: arno.Data([(np.zeros((1, 2, 2)), 0), (np.zeros((1, 3, 3)), 1)]), "a sample of shape .1, 3, 3.: the f"),
         (lambda: arno.Data(Endless()), r"it does not say how many samples it has; take some: arno\.Data\(list"),
-        (lambda: arno.run(data=np.zeros((3, 2)), rounds=1), "data: data are a name or an arno.Data, not ndarray"),
+        (lambda: arno.run(data=np.zeros((3, 2)), rounds=1), "data: data must be a name or an arno.Data, not ndarray"),
         (lambda: arno.run(model=3, rounds=1), "model: a network is a name, a torch.nn.Module, its class"),
         (lambda: arno.Data(np.zeros((5, 2)), [0] * 5), "data.label = y: all rows have the same value"),
         (lambda: arno.Data(np.zeros((5, 2)), [0] * 5, x_test=[[1, 2]]), "x_test and y_test belong together"),

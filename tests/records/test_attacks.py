@@ -48,7 +48,7 @@ def test_a_whole_file_of_another_run_is_refused(name, finished, other, copy, eig
         _ = RunResult(run).rows
     if name == "manifest.json":  # the one before it serves
         assert Outcome(resume(run, "rounds=8", progress=said, pictures=False).path) == eight
-        assert any("manifest.json belongs to another run; the one before it is used" in line for line in said.lines)
+        assert any("manifest.json belongs to another run; the previous manifest is used" in line for line in said.lines)
         return
     with pytest.raises(Damaged, match=rf"{name}.*belongs to another run; arno repair"):
         resume(run, "rounds=8")
@@ -59,7 +59,7 @@ def test_a_whole_file_of_another_run_is_refused(name, finished, other, copy, eig
 def test_a_checkpoint_of_another_run_is_refused_and_set_aside(finished, other, copy, eight):
     run = copy(finished)
     shutil.copy(other / "checkpoints" / "00000006.safetensors", run / "checkpoints")
-    with pytest.raises(ArnoError, match="the configuration differs from the checkpoint's in seed"):
+    with pytest.raises(ArnoError, match="the configuration differs from that of the checkpoint in seed"):
         resume(run, "rounds=8")
     assert any("00000006.safetensors belongs to another run" in line for line in repair(run))
     assert Outcome(resume(run, "rounds=8", pictures=False).path) == eight

@@ -203,7 +203,7 @@ def test_damaged_checkpoint_falls_back_with_a_warning(killed, copy, six, said: S
     assert Outcome(resume(run, progress=said, pictures=False).path) == six
     (warning,) = [line for line in said.lines if line.startswith("warning:")]
     assert str(last) in warning
-    assert "continues from the checkpoint before it" in warning
+    assert "continues from the previous checkpoint" in warning
     assert warning in (run / "log.txt").read_text()
 
 
@@ -228,7 +228,7 @@ def test_damaged_manifest_falls_back_with_a_warning(previous, killed, copy, six,
     assert Outcome(resume(run, progress=said, pictures=False).path) == six
     (warning,) = [line for line in said.lines if line.startswith("warning:")]
     assert "manifest.json" in warning
-    assert ("the one before it is used" if previous == "whole" else "it is written again") in warning
+    assert ("the previous manifest is used" if previous == "whole" else "it is written again") in warning
     assert (run / "manifest.json.damaged").exists()
 
 

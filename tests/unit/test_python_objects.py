@@ -63,7 +63,7 @@ def test_the_weights_of_a_module_are_the_start_of_every_seed() -> None:
         run = arno.run(*SMALL, model=net, rounds=1, seed=seed, out=f"seed{seed}")
         assert torch.equal(run.problem.init(seed), before)
         assert torch.equal(run.start, before)
-        assert any("are the start, the same for every seed" in note for note in run.folder.manifest()["data_notes"])
+        assert any("are the initial model for every seed" in note for note in run.folder.manifest()["data_notes"])
     assert torch.equal(flatten(net), before)  # the user's network does not train
     assert not torch.equal(run.final, before)
     assert isinstance(run.model(), Net)
@@ -89,7 +89,9 @@ def test_a_run_continues_with_the_same_network_only(capsys) -> None:
     given._GIVEN.clear()
     with pytest.raises(ArnoError, match=r"its model was an object .*; continue it in Python .*model=net"):
         arno.resume("it", "rounds=3")
-    with pytest.raises(ArnoError, match=r"model of it: the run was started with model Net-\w+, not with what is given"):
+    with pytest.raises(
+        ArnoError, match=r"model of it: the run was started with model Net-\w+, and the given model differs"
+    ):
         arno.resume("it", "rounds=3", model=Net(width=9))
     with pytest.raises(ArnoError, match="data of it: the run was started with data=digits"):
         arno.resume("it", "rounds=3", model=net, data=arno.Data(np.eye(4), [0, 1, 0, 1]))
@@ -121,7 +123,7 @@ def test_fingerprints_change_with_weights_layers_and_source_but_not_with_comment
     ("network", "said"),
     [
         (lambda width: nn.Linear(64, 10), "its argument width: a network is made without arguments, or with the shape"),
-        (lambda: 3, "it returned an object of type int, no torch.nn.Module"),
+        (lambda: 3, "it returned an object of type int, not a torch.nn.Module"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "a layer does not know its number of inputs yet"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), r"Sequential returned a tensor of shape \[4, 4\]"),
         (nn.Sequential(nn.Flatten(), nn.Linear(63, 10)), "Sequential"),

@@ -1,6 +1,7 @@
-"""Checkpoints: one safetensors file each, with the plain values as JSON in its header; never pickle.
+"""Checkpoints. A checkpoint is one safetensors file, with the plain values as JSON in its header; never a pickle.
 
-A file gets its name only when it is complete. A checksum over all of it shows whether it is damaged.
+A file gets its name only when it is complete. A checksum of the whole contents shows whether the file is damaged. The
+contents are described by `Federation.state` and `Part.state`, and by `Totals` in `runs/loop.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ FORMAT = "arno-checkpoint-1"
 class Checkpoint:
     """A run after `round` rounds.
 
-    federation: the state of the federation. run: the best model and the totals. config: the configuration.
+    federation: the state of the federation, see `Federation.state`. run: the best model and the totals, see `Totals` in
+    `runs/loop.py`. config: the configuration.
     """
 
     round: int
@@ -61,7 +63,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint; refuses a damaged file, and a file that is no checkpoint."""
+    """Read a checkpoint; an error if the file is damaged or is not a checkpoint."""
     remedy = "give another checkpoint"
     tensors, meta = read_tensors(path, remedy)
     if "arno" not in meta:
@@ -85,7 +87,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _assembled(plain: dict[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
-    """The checkpoint of its plain values and its tensors; an exception if they do not fit together."""
+    """The checkpoint that consists of these plain values and tensors; an exception if they contradict each other."""
     sections: dict[str, dict[str, Any]] = {name: dict(plain[name]) for name in ("federation", "run")}
     for key, tensor in tensors.items():
         section, name, *part = key.split("/")

@@ -1,4 +1,4 @@
-"""Small JSON files that begin with the checksum of what follows."""
+"""Small JSON files that begin with the checksum of the rest of the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = re.compile(r"# arno configuration of run ([0-9a-f]{8}), crc32 ([0-9a-f]
 
 
 def text(values: Mapping[str, Any]) -> str:
-    """The text of a file.
+    """The text of a file that holds these values.
 
     >>> text({"status": "done"})
     '{\\n  "crc": "32a7f906",\\n  "status": "done"\\n}\\n'
@@ -27,10 +27,10 @@ def text(values: Mapping[str, Any]) -> str:
 
 
 def read(path: Path, folder: Path, *first: str) -> dict[str, Any]:
-    """The values of a file; refuses a damaged one.
+    """The values of a file; an error if the file is damaged.
 
-    first: names of which a file of this kind holds at least one; files of release 0.1, which have no checksum, begin
-        with one of them.
+    first: names; a file of this kind holds at least one of them. Files of release 0.1 have no checksum and begin with
+        one of these names.
     """
     try:
         found = content(path, folder).decode()

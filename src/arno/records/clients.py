@@ -1,4 +1,4 @@
-"""The rows of the clients: a Parquet file per checkpoint, whose name holds its checksum, and one file at the end."""
+"""The rows of the clients: one Parquet file per checkpoint (a piece, whose name has its checksum), one at the end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 IDS = ("round", "client")
 NUMBERS = ("count", "weight", "steps", "lr", "loss", "downloaded", "uploaded", "seconds", "samples", "tested")
 
-#: Rows that are read at a time.
+#: How many rows are read at a time.
 ROWS = 2**16
 
 
 def pieces(checkpoints: Path) -> list[Path]:
-    """The files of the checkpoints, oldest first."""
+    """The pieces, oldest first."""
     found = [path for path in checkpoints.glob("clients-*.parquet") if PIECE.fullmatch(path.name)]
     return sorted(found, key=lambda path: (number(path), path.name))
 
@@ -47,7 +47,7 @@ def table(columns: dict[str, list[Any]]) -> Any:
 
 
 def write_piece(rows: Any, checkpoints: Path, t: int) -> None:
-    """Write a table with the rows up to round `t`; the checkpoint that follows writes its name to the disk, too."""
+    """Write a piece with the rows up to round `t`. The checkpoint that follows also writes its name to the disk."""
     data = _encoded(rows, checkpoints)
     _write(checkpoints / f"clients-{t:08d}-{checksum(data)}.parquet", data, sync=True)
 
@@ -58,7 +58,7 @@ def write_parquet(rows: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    """The table of a file; refuses a damaged one."""
+    """The table in a file; an error if the file is damaged."""
     import pyarrow as pa
 
     from ..data.parquet import plain_batches

@@ -1,4 +1,4 @@
-"""The error for a damaged file of a run, how its files are read, and their checksums."""
+"""The error for a damaged file of a run; reading and checksums of the files of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zlib import crc32
 from ..errors import ArnoError
 from ..limits import TEXT, Unreadable, inside, read_bytes, readable, regular
 
-#: Bytes of a file that are read at a time.
+#: How many bytes of a file are read at a time.
 PIECE = 2**20
 
 
@@ -22,9 +22,9 @@ def damaged(file: Path | str, rule: str, folder: Path) -> Damaged:
 
 
 def content(file: Path, folder: Path, most: int = TEXT) -> bytes:
-    """The content of a file of the run in `folder`; refuses a missing file, and a folder or a pipe in its place.
+    """The content of a file of the run in `folder`; an error if the file is missing, or is a folder or a pipe.
 
-    most: a larger file is refused. A link must stay in the folder.
+    A link must not lead out of the folder. most: the largest size in bytes; a larger file is an error.
     """
     try:
         return read_bytes(inside(folder, file), most=most)
@@ -35,7 +35,7 @@ def content(file: Path, folder: Path, most: int = TEXT) -> bytes:
 
 
 def file_checksum(file: Path, folder: Path, size: int | None = None) -> str:
-    """The checksum of a file of any size; empty if the file does not have `size` bytes, which are then not read."""
+    """The checksum of a file of any size. If the file has another size than `size`: empty, and the file is not read."""
     try:
         if size is not None and regular(inside(folder, file)).stat().st_size != size:
             return ""

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and what must be on the disk before the run continues."""
+"""Writing of files, completely or not at all, and flushing them to the disk."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes, sync: bool = False) -> None:
-    """Write a file under a temporary name and rename it; with `sync` its content is on the disk before its name is."""
+    """Write a file under a temporary name and rename it. sync: flush its content to the disk before it is renamed."""
     temporary = path.with_name(path.name + ".part")
     try:
-        if temporary.is_symlink() or not temporary.is_file():  # a link would be followed, and a pipe would block
+        if temporary.is_symlink() or not temporary.is_file():  # a link leads elsewhere; opening a pipe can wait forever
             temporary.unlink(missing_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
@@ -26,7 +26,7 @@ def write(path: Path, data: bytes, sync: bool = False) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Write the names in a folder to the disk; systems that cannot do this for a folder are skipped."""
+    """Flush the names in a folder to the disk, if the system can do this."""
     try:
         opened = os.open(path, os.O_RDONLY)
     except OSError:
@@ -46,7 +46,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file to a free name with the suffix `.damaged`; returns that name."""
+    """Rename a file to an unused name with the suffix `.damaged`; return this name."""
     aside, number = path.with_name(f"{path.name}.damaged"), 1
     while aside.exists():
         number += 1

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and how they are written. A kill loses at most the rounds since a checkpoint."""
+"""The folder of a run: its files, and how they are written. A killed run loses only the rounds since a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from .metrics_file import Row
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: How many samples of each class each client holds, and the largest such table that a run keeps (8 MB).
+#: The file with the number of samples of each class at each client; and the most numbers in it (8 MB).
 COUNTS, MOST = "counts.npy", 2_000_000
-#: Bytes of a block of the usual file systems.
+#: The size of a block of common file systems, in bytes.
 BLOCK = 4096
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
@@ -47,7 +47,7 @@ TYPES: dict[str, type] = {
     **dict.fromkeys(("engine", "checksums", "sizes", "references"), dict),
     **dict.fromkeys(("classes", "clients"), list),
 }
-#: What a run writes at its end; the manifest of a finished run holds their checksums.
+#: The files that a run writes at its end; the manifest of a finished run holds their checksums.
 RESULTS = (
     *("final.safetensors", "best.safetensors", "panels.json"),
     *("clients.parquet", "client_scores.parquet", COUNTS),
@@ -64,7 +64,7 @@ EARLIER = (
     *over_clients(Metric("accuracy", "accuracy", low=0, high=1, axis="score")),
     TRAIN_LOSS,
 )
-#: The same for its runs on quadratics.
+#: The metrics of runs on quadratics of release 0.1.
 EARLIER_QUADRATIC = (
     Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
     Metric("distance", "‖w − w*‖", "less", low=0, log=True),
@@ -75,7 +75,7 @@ EARLIER_QUADRATIC = (
 class RunFolder:
     """`config.yaml`, `manifest.json`, `metrics.jsonl`, tables of the clients, `checkpoints/`, models, panels, pictures.
 
-    Every file but `metrics.jsonl` and `log.txt`, which grow, is written completely or not at all.
+    `metrics.jsonl` and `log.txt` grow during a run. Every other file is written completely or not at all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,9 +88,10 @@ class RunFolder:
 
     @property
     def mark(self) -> str:
-        """A checksum of the settings that the result depends on; it stands in the configuration, manifest and records.
+        """The mark of the run: a checksum of the settings on which the result depends.
 
-        It shows files of another run. Empty in a folder of release 0.1.
+        The configuration, the manifest and the records hold it, so a file of another run is noticed. It is empty in a
+        folder of release 0.1.
         """
         if self._mark is None:
             found = self.marks()
@@ -98,7 +99,7 @@ class RunFolder:
         return self._mark
 
     def marks(self) -> dict[str, str]:
-        """The mark of the run in every file that has one and can be read."""
+        """The mark in every file that has a mark and can be read, by the name of the file."""
         found: dict[str, str] = {}
         with suppress(ArnoError):
             head, _, _ = content(self.path / "config.yaml", self.path).partition(b"\n")
@@ -114,7 +115,7 @@ class RunFolder:
         return {name: mark for name, mark in found.items() if mark}
 
     def stranger(self) -> str | None:
-        """The file whose mark differs from those of the others: it belongs to another run."""
+        """The file that belongs to another run, because its mark differs from the others; None if there is none."""
         found = self.marks()
         counts = Counter(found.values()).most_common()
         if len(counts) < 2:
@@ -134,7 +135,8 @@ class RunFolder:
     def refuse_used(self) -> None:
         """Refuse a folder that already holds a run."""
         if self.saved() or any((self.path / name).exists() for name in ("manifest.json", PREVIOUS, metrics_file.NAME)):
-            raise ArnoError(f"out = {self.path}", "it holds a run already", f"arno resume {self.path}, or another out=")
+            remedy = f"continue it with: arno resume {self.path}, or choose another out="
+            raise ArnoError(f"out = {self.path}", "it holds a run already", remedy)
 
     def create(self, config: dict[str, Any]) -> None:
         """Make the folder of a new run."""
@@ -147,7 +149,7 @@ class RunFolder:
         self.write_config(config)
 
     def remove_if_empty(self, runs: bool) -> None:
-        """Remove a folder in which nothing was written: the run was refused. runs: also the folder of all runs."""
+        """Remove a folder into which nothing was written, because the run was refused. runs: also its parent folder."""
         with suppress(OSError):
             self.path.rmdir()
             if runs:
@@ -169,9 +171,10 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration of the run, in the names of this version.
+        """The resolved configuration of the run, with the names of this version.
 
-        It is read as plain YAML, ten times faster than with OmegaConf, which is needed only for ${…} that a user wrote.
+        It is read as plain YAML, which is ten times faster than OmegaConf. OmegaConf is only needed for ${…} in a file
+        of the user.
         """
         import yaml
 
@@ -201,7 +204,7 @@ class RunFolder:
         self._mark = mark
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any]:
-        """Versions, engine, fingerprints, status."""
+        """The manifest: versions, engine, fingerprints, status."""
         found = checksummed.read(self.path / name, self.path, "status")
         for key, kind in TYPES.items():
             if not isinstance(found.get(key), kind | None):
@@ -223,7 +226,7 @@ class RunFolder:
             raise ArnoError(f"{path}", f"its metrics cannot be read ({error})", "was it edited?") from error
 
     def update_manifest(self, **values: Any) -> None:
-        """Set some values of the manifest; the one before stays in `manifest.json.previous`."""
+        """Set some values of the manifest; the previous manifest is kept as `manifest.json.previous`."""
         path = self.path / "manifest.json"
         if path.exists():
             self.manifest()
@@ -231,7 +234,7 @@ class RunFolder:
         self._set(values)
 
     def end_manifest(self, **values: Any) -> None:
-        """The same at the end of a run; on a full disk, unfinished files and the previous manifest are deleted."""
+        """Set values of the manifest at the end of a run. If the disk is full, unfinished files are deleted."""
         try:
             self.update_manifest(**values)
         except ArnoError:
@@ -259,7 +262,7 @@ class RunFolder:
             raise ArnoError(f"cannot write {self.path / name}", str(error.strerror), "free some space") from error
 
     def checksums(self, names: Sequence[str] = RESULTS) -> dict[str, dict[str, Any]]:
-        """For the manifest: checksums and sizes of what a run writes at its end, and of the counts."""
+        """Checksums and sizes, for the manifest, of the files with these names that exist."""
         found = [self.path / name for name in names if (self.path / name).is_file()]
         return {
             "checksums": {path.name: file_checksum(path, self.path) for path in found},
@@ -267,19 +270,19 @@ class RunFolder:
         }
 
     def intact(self, name: str) -> bool:
-        """Whether a result has the size and the checksum that the manifest holds, if it holds them."""
+        """Whether a result has the size and the checksum in the manifest; true if the manifest does not hold them."""
         about = self.manifest() if (self.path / "manifest.json").exists() else {}
         known, sizes = (about.get(key) or {} for key in ("checksums", "sizes"))
         return name not in known or file_checksum(self.path / name, self.path, sizes.get(name)) == known[name]
 
     def verified(self, name: str) -> Path:
-        """The path of a result; refuses it if the manifest holds another checksum."""
+        """The path of a result; an error if the manifest holds another checksum."""
         if not self.intact(name):
             raise damaged(self.path / name, "is damaged: its checksum does not match", self.path)
         return self.path / name
 
     def write_counts(self, counts: Tensor) -> None:
-        """Write how many samples of each class each client holds, `counts.npy`, unless the table is too large."""
+        """Write how many samples of each class each client holds into `counts.npy`, unless the table is too large."""
         import numpy as np
 
         if counts.numel() <= MOST:
@@ -288,11 +291,11 @@ class RunFolder:
             self.write_bytes(COUNTS, file.getvalue())
 
     def write_panels(self, panels: Sequence[Panel]) -> None:
-        """Write the panels of the method as data, `panels.json`: showing them then needs no code of the method."""
+        """Write the panels of the method as data into `panels.json`, so that they can be shown without its code."""
         self.write_text("panels.json", json.dumps([to_json(panel) for panel in panels], ensure_ascii=False) + "\n")
 
     def panels(self) -> list[Panel] | None:
-        """The panels of the method; None if they are not recorded, or by another release in another form."""
+        """The panels of the method; None if they are not recorded, or recorded by another release in another form."""
         path = self.verified("panels.json")
         try:
             found = json.loads(content(path, self.path)) if path.is_file() else None
@@ -301,7 +304,7 @@ class RunFolder:
             return None
 
     def rows(self) -> list[Row]:
-        """What each round recorded; refuses records that lack finished rounds, and records of another run."""
+        """The record of each round; an error if finished rounds are missing, or if records belong to another run."""
         odd, saved = self.stranger(), self.saved()
         if odd is not None:
             raise damaged(self.path / odd, "belongs to another run", self.path)
@@ -317,16 +320,16 @@ class RunFolder:
         return rows
 
     def complete(self) -> int:
-        """The last round up to which the rows of the clients must be there; 0 if there is none.
+        """The last round up to which the rows of the clients must exist; 0 if there is no such round.
 
-        A checkpoint is written after its piece of rows, and before the next piece. So the newest piece does not count
-        before its checkpoint is there: `arno resume` computes its rounds again.
+        A checkpoint is written after its piece of rows, and before the next piece. So the newest piece counts only if
+        its checkpoint exists; otherwise `arno resume` computes its rounds again.
         """
         pieces = sorted({clients.number(piece) for piece in clients.pieces(self.checkpoints)})
         return max([*(int(path.stem) for path in self.saved()[-1:]), *pieces[:-1]], default=0)
 
     def client_records(self) -> list[Path]:
-        """The files with the rows of the clients: `clients.parquet`; before the end of the run the complete pieces."""
+        """The files with the rows of the clients: `clients.parquet`; before the end of the run, complete pieces."""
         pieces = clients.pieces(self.checkpoints)
         if pieces and not (self.path / "clients.parquet").exists():
             last = self.complete()
@@ -335,7 +338,7 @@ class RunFolder:
         return [whole] if whole.exists() else []
 
     def log(self, line: str) -> None:
-        """Add a line to the log; if that fails, the run continues without it."""
+        """Add a line to the log; if this fails, the run continues."""
         path = self.path / "log.txt"
         if path.exists() and not path.is_file():  # reading a pipe would block
             return
@@ -343,7 +346,7 @@ class RunFolder:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}\n")
 
     def add(self, row: dict[str, Any], columns: dict[str, list[Any]]) -> None:
-        """Record a round: its row goes to disk at once, the rows of its clients with the next checkpoint."""
+        """Record a round. Its row is written at once; the rows of its clients are written with the next checkpoint."""
         try:
             if self._metrics is None:
                 self._metrics = (self.path / metrics_file.NAME).open("a")
@@ -360,7 +363,7 @@ class RunFolder:
             self._clients.setdefault(name, []).extend(values)
 
     def sync(self) -> None:
-        """Write the records to the disk, so that a power cut loses no round before the checkpoint that follows."""
+        """Flush the records to the disk, so that a power cut loses no round before the next checkpoint."""
         if self._metrics is None:
             return
         try:
@@ -376,13 +379,13 @@ class RunFolder:
             ) from error
 
     def flush_clients(self, t: int) -> None:
-        """Write the rows of the clients since the last call, beside the checkpoint after round `t`."""
+        """Write the rows of the clients since the last call, into the folder of the checkpoint after round `t`."""
         if self._clients:
             clients.write_piece(clients.table(self._clients), self.checkpoints, t)
             self._clients = {}
 
     def merge_clients(self) -> None:
-        """Join what `flush_clients` wrote into `clients.parquet`."""
+        """Join the pieces that `flush_clients` wrote into `clients.parquet`."""
         import pyarrow as pa
 
         pieces = [clients.load(piece) for piece in clients.pieces(self.checkpoints)]
@@ -400,25 +403,25 @@ class RunFolder:
         clients.write_parquet(clients.table(columns), self.path / "client_scores.parquet")
 
     def rewind(self, t: int) -> None:
-        """Remove what belongs to rounds after `t`, which will be computed again, and unfinished files."""
+        """Remove unfinished files, and the files and lines of rounds after `t`, which will be computed again."""
         for path in self.unfinished():
             disk.remove(path)
-        for path in self.after(t):  # before the records: a checkpoint must not be without its rounds
+        for path in self.after(t):  # before the records, because a checkpoint must never be without its rounds
             disk.remove(path)
         if (self.path / metrics_file.NAME).exists():
             self.write_bytes(metrics_file.NAME, metrics_file.up_to(self.path, t), sync=True)
 
     def unfinished(self) -> list[Path]:
-        """What a kill left of the file that was being written: it has no name yet."""
+        """Files that were not complete when a run was killed; they still have their temporary names."""
         return [path for folder in (self.path, self.checkpoints) for path in folder.glob("*.part")]
 
     def after(self, t: int) -> list[Path]:
-        """The checkpoints after round `t` and the rows of the clients beside them."""
+        """The checkpoints after round `t`, and the pieces with rows of the clients after this round."""
         late = [path for path in self.saved() if int(path.stem) > t]
         return late + [path for path in clients.pieces(self.checkpoints) if clients.number(path) > t]
 
     def size(self) -> int:
-        """The bytes on the disk of what the run has written; a file takes whole blocks."""
+        """How many bytes of the disk the files of the run use; a file uses whole blocks."""
         files = [path.lstat() for folder in (self.path, self.checkpoints) for path in folder.glob("*")]
         return sum(-(-file.st_size // BLOCK) * BLOCK for file in files if stat.S_ISREG(file.st_mode))
 
@@ -431,7 +434,7 @@ class RunFolder:
         return sorted(path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal())
 
     def close(self) -> None:
-        """Close the files. What could not be written was reported before; `arno resume` computes it again."""
+        """Close the files. An earlier error has reported what could not be written; `arno resume` computes it again."""
         if self._metrics is not None:
             with suppress(OSError):
                 self._metrics.close()

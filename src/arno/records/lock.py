@@ -1,7 +1,7 @@
-"""One writer per folder: a lock that ends with the process that holds it.
+"""One writer per folder: a lock that the system releases when the process that holds it ends.
 
-POSIX record locks (`fcntl.lockf`) work on local disks and, where the server supports them, on network file systems.
-Worker processes do not inherit them, so a killed run leaves no lock behind.
+POSIX record locks (`fcntl.lockf`) work on local disks, and on network file systems whose server supports them. Worker
+processes do not inherit them, so no lock remains after a run was killed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import NamedTuple, TextIO
 from ..errors import ArnoError, Busy
 from ..limits import CONFIG, inside, read_bytes, shortened
 
-#: Lock files that this process holds: record locks do not exclude the process itself.
+#: Lock files that this process holds; a record lock does not stop the same process from taking the lock again.
 _HELD: set[Path] = set()
-#: The layout of `struct flock` and the places of its type and its process.
+#: The layout of `struct flock`, and the positions of its type and its process in it.
 _FLOCK = {"linux": ("hhqqi4x", 0, 4), "darwin": ("qqihh", 3, 2)}
 
 
 class Holder(NamedTuple):
-    """The process that holds a lock. here: it runs on this machine, and the system confirms its number."""
+    """The process that holds a lock. here: whether it runs on this machine, as the system confirms."""
 
     what: str
     host: str
@@ -38,10 +38,10 @@ class Holder(NamedTuple):
 
 @contextmanager
 def writing(folder: Path, what: str, name: str = ".lock", links: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder; refused at once if another process, or another thread of this one, holds it.
+    """Hold the lock of a folder; an error if another process, or another thread of this process, holds it.
 
-    what: what is written, for the message to others: "a run", "a comparison". name: the lock file in the folder. links:
-    whether the folder may hold links that leave it, because nothing is written through them.
+    what: what is written ("a run", "a comparison"), for the error of other processes. name: the lock file in the
+    folder. links: whether the folder may hold links that lead out of it, because nothing is written through them.
     """
     try:
         place = folder.resolve() / name
@@ -71,7 +71,7 @@ def writing(folder: Path, what: str, name: str = ".lock", links: bool = False) -
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse links that lead out of a folder: what is written through them would change other files."""
+    """Refuse links that lead out of a folder: writing through such a link would change other files."""
     for place in (folder, *(folder / name for name in ("checkpoints", "track", "tensorboard"))):
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             for entry in entries:
@@ -86,20 +86,20 @@ def refuse_link(folder: Path, path: Path) -> None:
 
 
 def holder(folder: Path, name: str = ".lock") -> Holder | None:
-    """Who holds the lock of a folder; None if nobody does. The lock is not touched, so nobody is refused meanwhile.
+    """The process that holds the lock of a folder; None if no process holds it. The lock does not change.
 
-    The file names the process that wrote it; the system says whether the lock is held, and by which process. A
-    killed process holds no lock, whatever the file says.
+    The file names the process that wrote it. The system tells whether the lock is held, and by which process. A killed
+    process holds no lock, even if the file names it.
     """
     place = (folder / name).resolve()
     if place in _HELD:
         return Holder("a run", socket.gethostname(), os.getpid(), True)
     try:
-        if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link could lead to the lock of something else
+        if not stat.S_ISREG((folder / name).lstat().st_mode):  # a link can lead to the lock of another folder
             return None
         with (folder / name).open("rb") as file:
             signed, pid = _signed(file.read(4096)), _owner(file.fileno())
-    except OSError:  # it is gone, or the file system has no locks
+    except OSError:  # the file was removed, or the file system has no locks
         return None
     if pid is None or signed is None:
         return None if pid is None else Holder("another process", "", 0, False)
@@ -108,7 +108,7 @@ def holder(folder: Path, name: str = ".lock") -> Holder | None:
 
 
 def _owner(file: int) -> int | None:
-    """The process that holds the lock of an open file; None if nobody does; 0 if the system does not say it."""
+    """The process that holds the lock of an open file; None if no process does; 0 if the system does not tell it."""
     if sys.platform not in _FLOCK:
         return 0
     import fcntl
@@ -130,11 +130,11 @@ def _taken(place: Path) -> TextIO | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), place.stat()):
                 return file
-        file.close()  # its last holder has removed the file since it was opened
+        file.close()  # the last holder has removed this file after it was opened here
 
 
 def _locked(file: TextIO) -> bool:
-    """Whether the lock could be taken; on file systems without locks every process gets it."""
+    """Take the lock; return whether this was possible. On file systems without locks, every process gets the lock."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -153,7 +153,7 @@ def _locked(file: TextIO) -> bool:
 
 
 def _sign(file: TextIO, what: str) -> None:
-    """Write down who holds the lock, for the message to others."""
+    """Write into the file which process holds the lock, for the error of other processes."""
     with suppress(OSError):
         file.truncate(0)
         file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "what": what}) + "\n")
@@ -161,7 +161,7 @@ def _sign(file: TextIO, what: str) -> None:
 
 
 def _signed(text: bytes) -> tuple[str, str, int] | None:
-    """What is written, the machine and the process, as the file says."""
+    """What is written, the machine and the process, read from the text of a lock file."""
     try:
         held = json.loads(text)
         return str(held["what"]), str(held["host"]), int(held["pid"])
@@ -178,4 +178,4 @@ def _holder(place: Path) -> str:
 
 
 def _refused(folder: Path, holder: str) -> Busy:
-    return Busy(f"{folder}", f"is being written by {holder}", "wait for it, or end it first")
+    return Busy(f"{folder}", f"is being written by {holder}", "wait until it ends, or end it first")

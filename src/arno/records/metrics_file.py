@@ -1,4 +1,4 @@
-"""The format of a line of `metrics.jsonl`, and its one reader: JSON per round, which begins with its checksum."""
+"""The format of `metrics.jsonl` and its reader. A line is the JSON record of a round, and begins with its checksum."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .damage import Damaged, checksum, damaged
 
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
-#: How a line begins: today with the checksum of what follows, in release 0.1 with the round.
+#: The beginning of a line: the checksum of the rest of the line; in release 0.1, the round.
 BEGIN, EARLIER = b'{"crc": "', b'{"round": '
 DIGITS = len(BEGIN) + 8
-#: The most bytes of a line.
+#: The largest number of bytes of a line.
 LONGEST = 2**24
 #: The most seconds of a round: times are added up and shown as hours.
 LONGEST_ROUND = 1e9
@@ -34,11 +34,11 @@ def line(row: Row, mark: str = "") -> str:
 
 
 class Reader:
-    """Reads a file that may still grow. It skips an incomplete last line, which a later call may find complete.
+    """Reads a file that can still grow. An incomplete last line is left for a later call, when it may be complete.
 
-    It reads neither a line that is too long nor the lines after it.
+    Reading ends before a line that is too long.
 
-    Every line must have its checksum and the mark of the run, and its round must follow the round of the line before.
+    Every line must have its checksum and the mark of the run, and its round must follow the round of the previous line.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -56,11 +56,11 @@ class Reader:
         self._round: int | None = None
 
     def rows(self, most: int | None = None) -> Iterator[Row]:
-        """The next rows, at most `most`; nothing while the file does not exist. `at` is the byte after the last one."""
+        """The next rows, at most `most`; none if the file does not exist. `at` becomes the byte after the last row."""
         if not self.path.exists():
             return
         try:
-            regular(self.path)  # reading a pipe would block
+            regular(self.path)  # to read from a pipe could wait without end
         except Unreadable:
             raise
         except ArnoError as error:
@@ -113,7 +113,7 @@ def parsed(text: bytes) -> Row | None:
 
 
 def _number(value: Any) -> bool:
-    """Whether a value is a number that a table can hold: whole numbers of JSON have any size."""
+    """Whether a value is a number that a table can hold. (Whole numbers in JSON can have any size.)"""
     return isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
@@ -123,14 +123,14 @@ def read(folder: Path) -> list[Row]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file of records; it ends before a line that is too long."""
+    """The lines of a file of records, up to a line that is too long."""
     with path.open("rb") as file:
         while (text := file.readline(LONGEST)) and (text.endswith(b"\n") or len(text) < LONGEST):
             yield text
 
 
 def up_to(folder: Path, t: int) -> bytes:
-    """The lines of the records up to round `t`, without a damaged line and what follows it."""
+    """The lines of the records up to round `t`; they end before a damaged line."""
     reader, end = Reader(folder / NAME), 0
     with suppress(Damaged):
         for row in reader.rows():

@@ -1,7 +1,7 @@
-"""`arno repair`: rebuild what can be rebuilt of a damaged run.
+"""`arno repair`: rebuild the files of a damaged run, as far as possible.
 
-A file that is replaced stays beside the new one, with the suffix `.damaged`. Rounds whose records are lost are not
-invented: the run goes back to the newest checkpoint before them, and `arno resume` computes them again.
+A file that is replaced is kept with the suffix `.damaged`. If records of rounds are lost, the run goes back to the
+newest checkpoint before these rounds, and `arno resume` computes the rounds again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .verify import LOST, verify_clients, verify_config, verify_rounds
 
 
 def repair(path: Path) -> list[str]:
-    """Repair the run in a folder; returns what was done, a line each, none if nothing was damaged."""
+    """Repair the run in a folder. Return a line for each change; no line if nothing was damaged."""
     folder = RunFolder(named_in_text(path))
     if not (folder.checkpoints.is_dir() or (path / "manifest.json").exists() or (path / PREVIOUS).exists()):
         raise ArnoError(f"{path}", "is no run", "give the folder that arno run printed last")
@@ -31,7 +31,7 @@ def repair(path: Path) -> list[str]:
 
 
 class Repair:
-    """The repair of a run. saved: its checkpoints that are whole, oldest first. done: what was done."""
+    """The repair of a run. saved: its undamaged checkpoints, oldest first. done: a line for each change."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.path = folder, folder.path
@@ -49,7 +49,7 @@ class Repair:
         return self.done
 
     def checkpoints(self) -> None:
-        """Set damaged checkpoints aside."""
+        """Rename damaged checkpoints."""
         for path in self.folder.saved():
             try:
                 saved = checkpoints.load(path)
@@ -62,12 +62,12 @@ class Repair:
             self.done.append("no checkpoint is left: arno resume computes all rounds again")
 
     def of_another_run(self, saved: Checkpoint) -> bool:
-        """Whether a checkpoint holds other settings than this run; releases may write the same ones differently."""
+        """Whether a checkpoint holds other settings than this run. Releases can write the same settings differently."""
         if self.folder.mark in ("", configs.mark(saved.config)):
             return False
         try:
             return bool(configs.differences(_current(saved.config), _current(self.folder.config())))
-        except ArnoError:  # the configuration is damaged; its mark is in other files
+        except ArnoError:  # the configuration is damaged, but other files hold its mark
             return True
 
     def config(self) -> None:
@@ -90,7 +90,7 @@ class Repair:
             rule = f"{reason}, and neither a checkpoint nor the manifest holds the configuration"
             raise ArnoError(f"{path}", rule, "start the run again with another out=")
         self.aside(path, reason)
-        self.folder = RunFolder(self.path)  # its mark is that of the other files now
+        self.folder = RunFolder(self.path)  # now it has the mark of the other files
         self.folder.write_config(found)
         self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
 
@@ -107,7 +107,7 @@ class Repair:
         return None
 
     def manifest(self) -> None:
-        """Rebuild the manifest from the one before its last change, or from the configuration."""
+        """Rebuild the manifest from the previous manifest, or from the configuration."""
         path = self.path / "manifest.json"
         try:
             self.folder.manifest()
@@ -127,7 +127,7 @@ class Repair:
         self.done.append(f"manifest.json was rebuilt from {source}; arno resume completes it")
 
     def records(self) -> None:
-        """Remove what is damaged in the records, and go back to a checkpoint before it."""
+        """Remove damaged lines of the records, and go back to a checkpoint before the damage."""
         path = self.path / metrics_file.NAME
         try:
             if self.saved:
@@ -158,13 +158,13 @@ class Repair:
             self.unfinished()
 
     def last(self) -> int:
-        """The last round that the records may hold."""
+        """The last round that the records can hold."""
         manifest = self.folder.manifest()
         done = manifest.get("status") == "done" and self.saved
         return self.saved[-1].round if done else 2**62
 
     def clients(self) -> None:
-        """Go back to a checkpoint before damaged rows of the clients; if none is kept, do without these rows."""
+        """Go back to a checkpoint before damaged rows of the clients; if there is none, give up these rows."""
         while self.saved:
             saved = self.saved[-1]
             try:
@@ -182,7 +182,7 @@ class Repair:
                 self.unfinished()
 
     def from_table(self, saved: Checkpoint) -> bool:
-        """Rebuild damaged pieces from `clients.parquet`, if that file is whole and holds the rows of all rounds."""
+        """Rebuild damaged pieces from `clients.parquet`, if this file is undamaged and holds the rows of all rounds."""
         whole = self.path / "clients.parquet"
         try:
             table = clients.load(self.folder.verified(whole.name)) if whole.exists() else None
@@ -197,7 +197,7 @@ class Repair:
         return True
 
     def whole_before(self) -> int | None:
-        """The newest earlier checkpoint up to which the rows of the clients are whole."""
+        """The newest earlier checkpoint up to which no rows of the clients are damaged."""
         for saved in reversed(self.saved[:-1]):
             try:
                 verify_clients(self.folder, saved.round, verify_rounds(self.folder, saved))
@@ -207,7 +207,7 @@ class Repair:
         return None
 
     def drop_clients(self, saved: Checkpoint, reason: str) -> None:
-        """Set damaged pieces aside and note in the manifest which rounds have no rows of their clients now."""
+        """Rename damaged pieces, and write into the manifest which rounds have no rows of their clients now."""
         counts, found = verify_rounds(self.folder, saved), dict[int, int]()
         for piece in clients.pieces(self.folder.checkpoints):
             if clients.number(piece) > saved.round:
@@ -229,7 +229,7 @@ class Repair:
         self.merge()
 
     def results(self) -> None:
-        """Rebuild what a finished run wrote at its end, or leave it to `arno resume`."""
+        """Rebuild the files that a finished run writes at its end, or let `arno resume` write them again."""
         manifest = self.folder.manifest()
         for name in [name for name in manifest.get("checksums") or {} if name in RESULTS]:
             path = self.path / name
@@ -270,25 +270,28 @@ class Repair:
         self.done.append(f"the run went back {where}")
 
     def unfinished(self) -> None:
-        """Note that the run is not done any more."""
+        """Write into the manifest that the run is not finished any more."""
         rounds = {"rounds": self.saved[-1].round} if self.saved else {}
         self.folder.update_manifest(status="interrupted", checksums={}, sizes={}, **rounds)
 
     def aside(self, path: Path, reason: str) -> None:
-        """Rename a file to `….damaged` and say so; nothing if it is missing."""
+        """Rename a file to `….damaged` and add a line about it; do nothing if the file is missing."""
         if path.exists():
             self.done.append(f"{path.relative_to(self.path)} {reason}: kept as {disk.set_aside(path).name}")
 
 
 def _current(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration in this version; as it stands if it names factories of a user, which are not imported."""
+    """A stored configuration with all settings of this version; only translated if it names a user's factories.
+
+    Such factories are not imported here.
+    """
     if any(key.endswith(".target") for key, _ in configs.flat(config)):
         return configs.translated(config)
     return configs.current(config)
 
 
 def spans(numbers: list[int]) -> list[list[int]]:
-    """The first and the last number of every gapless stretch.
+    """The first and the last number of every sequence of consecutive numbers.
 
     >>> spans([1, 2, 3, 7, 9, 10])
     [[1, 3], [7, 7], [9, 10]]

@@ -1,4 +1,4 @@
-"""Whether the records of a run are complete. They are verified before the run continues and trains."""
+"""Checks whether the records of a run are complete. They run before the run continues."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .checkpoint import Checkpoint
 from .damage import Damaged, damaged
 from .folder import PREVIOUS, RunFolder
 
-#: In the manifest: the first and the last round of every gap in the rows of the clients that a repair left.
+#: The key in the manifest for lost rows of clients: the first and the last round of every gap that a repair left.
 LOST = "lost_client_rows"
 
 
 def newest(folder: RunFolder, previous: bool = False) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that is not damaged, and a line for every damaged one after it.
+    """The newest checkpoint that is not damaged, and a line for every newer checkpoint, which is damaged.
 
-    previous: without the last file, damaged or not.
+    previous: leave out the last file, even if it is not damaged.
     """
     found, notes = folder.saved(), list[str]()
     for path in reversed(found[:-1] if previous else found):
         try:
             return checkpoints.load(path), notes
         except Damaged as error:
-            notes.append(f"warning: {path} {error.args[1]}; the run continues from the checkpoint before it")
+            notes.append(f"warning: {path} {error.args[1]}; the run continues from the previous checkpoint")
     raise damaged(folder.checkpoints, "no checkpoint can be read", folder.path)
 
 
@@ -35,7 +35,7 @@ def verify(folder: RunFolder, saved: Checkpoint) -> None:
 
 
 def verify_config(folder: RunFolder, saved: Checkpoint) -> None:
-    """Refuse a configuration without settings that the checkpoint has: a file of release 0.1 has no checksum."""
+    """Refuse a configuration that lacks settings of the checkpoint. (A file of release 0.1 has no checksum.)"""
     stored, known = folder.config(), configs.translated(saved.config)
     missing = dict(configs.flat(known)).keys() - dict(configs.flat(stored)).keys()
     if missing:
@@ -44,7 +44,7 @@ def verify_config(folder: RunFolder, saved: Checkpoint) -> None:
 
 
 def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:
-    """The rounds up to the checkpoint, each with its number of clients; refused unless each is there once, in order."""
+    """The rounds up to the checkpoint, with their numbers of clients; an error if a round is missing or repeated."""
     path, t, counts = folder.path / metrics_file.NAME, saved.round, dict[int, int]()
     first = saved.run.get("first")
     if first is not None and first > t:
@@ -66,7 +66,7 @@ def verify_rounds(folder: RunFolder, saved: Checkpoint) -> dict[int, int]:
 
 
 def verify_clients(folder: RunFolder, t: int, counts: dict[int, int]) -> None:
-    """Refuse rows of the clients, up to the checkpoint after round `t`, that are damaged or not those of the rounds."""
+    """Raise an error if rows of the clients up to round `t` are damaged, or if their numbers do not fit the rounds."""
     found: dict[int, int] = {}
     for piece in clients.pieces(folder.checkpoints):
         if clients.number(piece) <= t:
@@ -86,7 +86,7 @@ def refuse_other_config(folder: RunFolder) -> None:
 
 
 def recover_manifest(folder: RunFolder) -> list[str]:
-    """Put the manifest before the last change in the place of a damaged one; a line for the user if that was needed."""
+    """Replace a damaged manifest by the previous manifest; return a line for the user if this was necessary."""
     path = folder.path / "manifest.json"
     try:
         folder.manifest()
@@ -103,7 +103,7 @@ def recover_manifest(folder: RunFolder) -> list[str]:
         folder.update_manifest(**folder.manifest(PREVIOUS))
     except Damaged:
         return [f"{reason}; it is written again, and data that changed since the start are not noticed"]
-    return [f"{reason}; the one before it is used"]
+    return [f"{reason}; the previous manifest is used"]
 
 
 def _lost(folder: RunFolder, number: int) -> bool:

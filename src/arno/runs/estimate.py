@@ -1,8 +1,8 @@
-"""How much memory and disk a run needs, before its first round: an estimate from the objects that were built.
+"""Estimates of the memory and the disk space that a run needs, before its first round.
 
-When a federation is built, its data and its model exist, and nothing else that is large: client tables grow with the
-rounds, and workers start with the first round. So a run needs the memory of this process now, plus what the rounds add.
-`benchmarks/plan.py` prints estimates beside measured peaks.
+When a federation is built, its data and its model are in memory, and nothing else that is large: client tables grow
+with the rounds, and workers start with the first round. So a run needs the memory that this process uses now, plus the
+memory that the rounds add. `benchmarks/plan.py` prints estimates and measured peaks.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from ..core.problem import Footprint
 from ..core.federation import ROWS, Federation
+from ..core.problem import Footprint
 from ..core.resources import Need, refuse, shown, summed
 from ..core.table import ClientTable
 from ..core.work import Work
 from ..problems.client_tests import ROWS as SCORED
 from ..problems.supervised import Supervised
 
-#: The memory of Python with its libraries where the system does not say how much this process has.
+#: The memory of Python and its libraries; it is used if the system does not report the memory of this process.
 PROGRAM = 350 * 2**20
-#: What a run loads at its end, for tables and pictures.
+#: The memory of the libraries that a run loads at its end, for tables and pictures.
 LATER = 80 * 2**20
-#: Memory of its parent that a forked worker writes to and so copies; memory that a spawned worker or an actor loads.
+#: The memory of a forked worker: the pages of its parent that it changes and therefore copies.
+#: The memory of a spawned worker or an actor: the libraries that it loads.
 FORKED, LOADED = 30 * 2**20, 350 * 2**20
-#: Bytes of a client's row of a round: as Python numbers until the next checkpoint, as a table, on disk.
+#: The bytes of one client's record of a round: as Python numbers (until the next checkpoint), as a table, on disk.
 ROW, TABLE, STORED = 400, 250, 75
-#: Copies of a block of rows that exist while a table takes them in: the new rows and what they are made of, the old
-#: rows, the differences, and these in double precision.
+#: How many copies of a block of rows exist while a client table stores the block: the new rows and their sources, the
+#: old rows, the differences, and these differences in double precision.
 TAKEN = 7
-#: Bytes that the selection of clients takes for each client.
+#: The bytes that the selection of clients needs for each client.
 SELECTED = 48
-#: Bytes of a round's line in metrics.jsonl beside its metrics, and of each metric.
+#: The bytes of a line in metrics.jsonl without its metrics, and the bytes of each metric.
 LINE, METRIC = 250, 40
 #: Bytes of pictures and other small files of a run.
 PICTURES = 2**20
-#: A need above this share of the free memory or disk is reported as tight.
+#: If a run needs more than this share of the free memory or disk, a line says that it is tight.
 TIGHT = 0.8
 
 
@@ -49,10 +50,11 @@ TIGHT = 0.8
 class Estimate:
     """The needs of a run in bytes.
 
-    engine: the engine that trains. workers: how many processes train. scorers: how many processes only score. server: of this
-    process. worker: of each other process. shared: in shared memory. mapped: pages of files, which count as memory of
-    the process while there is room, and which the system drops when memory is needed. disk: in the run's folder, and in
-    its parent with state=disk. cohort, seen: clients in a round and in all rounds. steps: of all clients in a round.
+    engine: the engine that trains. workers: how many processes train. scorers: how many processes only score.
+    server: the memory of this process. worker: the memory of each worker or scorer. shared: the shared memory.
+    mapped: pages of files. They count as memory of the process, but the system frees them if memory is needed.
+    disk: the files in the run's folder, and with state=disk in its parent folder.
+    cohort, seen: how many clients take part in a round, and in all rounds. steps: the steps of all clients in a round.
     """
 
     engine: str
@@ -69,21 +71,22 @@ class Estimate:
 
     @property
     def memory(self) -> tuple[Need, ...]:
-        """Of all processes together."""
+        """The memory of all processes together."""
         count = self.workers + self.scorers
         workers = Need(f"{count} workers" if count > 1 else "1 worker", count * total(self.worker))
         return (*self.server, *self.shared, *([workers] if count else []))
 
 
 def total(needs: tuple[Need, ...]) -> int:
-    """The sum of their bytes."""
+    """The sum of the bytes of some needs."""
     return sum(need.bytes for need in needs)
 
 
 def estimate(config: dict[str, Any], fed: Federation, first: Work | None = None) -> Estimate:
-    """The needs of a federation that was built and has not run yet. first: the first block of a round, if it is known.
+    """The needs of a federation that was built and has not run yet.
 
-    Without it, a method that changes the local loss or step may train on another engine than the one that is assumed.
+    first: the first block of a round, if it is known. Without it, the estimate can assume another engine than the run
+    will use, if the method changes the local loss or the step.
     """
     first = first_block(fed) if first is None else first
     engine, workers = fed.engine.workers_for(first)
@@ -155,7 +158,7 @@ def process_now(data: int) -> Iterator[Need]:
 
 
 def first_block(fed: Federation) -> Work:
-    """A block like the first one of a round, without what the method adds."""
+    """A block like the first block of a round, but without the changes that the method makes."""
     return next(fed.plain_blocks(range(min(fed.cohort, ROWS)), 0))
 
 
@@ -192,7 +195,7 @@ def scoring(vector: int, takes: Footprint) -> Iterator[Need]:
 
 
 def kept(fed: Federation) -> int:
-    """The bytes of models of clients that a part holds in one tensor; they exist twice when they are replaced."""
+    """The bytes of clients' models that a part holds in one tensor. While the tensor is replaced, it exists twice."""
     return sum(value.nbytes for value in fed.state().values() if isinstance(value, Tensor) and value.ndim > 1)
 
 
@@ -203,13 +206,13 @@ def personal_models(fed: Federation) -> int:
 
 
 def in_flight(first: Work, workers: int, cohort: int) -> int:
-    """Blocks that are in shared memory at the same time: those that train, and one that the server adds up."""
+    """How many blocks are in shared memory at the same time: those that train, and one that the server adds up."""
     blocks = -(-cohort // len(first))
     return min(blocks, max(2, -(-2 * workers // len(first)))) + (blocks > 1)
 
 
 def disk_needs(config: dict[str, Any], fed: Federation, seen: int, mapped: int) -> Iterator[Need]:
-    """What a run writes."""
+    """The disk space that a run needs."""
     state, rounds, vector = fed.state(), max(0, config["rounds"] - fed.t), fed.w.nbytes
     plain = sum(value.nbytes for value in state.values() if isinstance(value, Tensor)) + vector  # and the best model
     rows = sum(value.stored(seen) for value in state.values() if isinstance(value, ClientTable))
@@ -222,9 +225,10 @@ def disk_needs(config: dict[str, Any], fed: Federation, seen: int, mapped: int) 
 
 
 def check(config: dict[str, Any], fed: Federation, out: Path, written: int = 0) -> list[str]:
-    """Refuse a run that cannot fit into memory, shared memory or disk; returns lines about what is tight.
+    """Raise an error if a run cannot fit into memory, shared memory or disk; return lines about what is tight.
 
-    written: bytes that the run has on the disk already. The estimate is for the whole run, so these bytes count as free.
+    written: how many bytes the run has already written to the disk. The estimate is for the whole run, so these bytes
+    count as free.
     """
     found = estimate(config, fed)
     for needs, room, where, remedy in rooms(found, out, written):
@@ -233,7 +237,7 @@ def check(config: dict[str, Any], fed: Federation, out: Path, written: int = 0) 
 
 
 def rooms(found: Estimate, out: Path, written: int = 0) -> Iterator[tuple[tuple[Need, ...], int, str, str]]:
-    """What a run needs, the room for it, its name, and what to change if it is too small."""
+    """For each kind of memory and for the disk: the needs, the available bytes, its name, and the remedy."""
     smaller = "use fewer clients or rounds, a smaller model or batch"
     tables = any(need.what == "client tables" and need.bytes > total(found.memory) / 3 for need in found.server)
     remedy = f"use state=disk, {smaller.removeprefix('use ')}" if tables else smaller
@@ -251,10 +255,11 @@ def rooms(found: Estimate, out: Path, written: int = 0) -> Iterator[tuple[tuple[
 
 
 def tight(found: Estimate, out: Path, written: int = 0) -> list[str]:
-    """Lines about memory and disk that would almost be full."""
+    """Lines about memory and disk that will be almost full."""
     lines, more = [], total(found.memory) - machine.resident()
     if more > TIGHT * (free := machine.available()):
-        lines.append(f"memory is tight: {summed(found.memory)}, of which {shown(more)} more; {shown(free)} are free")
+        needed = f"the run needs {summed(found.memory)}, {shown(more)} more than it uses now"
+        lines.append(f"memory is tight: {needed}; {shown(free)} is free")
     if total(found.disk) - written > TIGHT * (free := machine.free_disk(out)):
-        lines.append(f"disk is tight: {summed(found.disk)}; {shown(free)} are free in {out}")
+        lines.append(f"disk is tight: the run needs {summed(found.disk)}; {shown(free)} is free in {out}")
     return lines

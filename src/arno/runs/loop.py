@@ -32,14 +32,15 @@ NAMES = 10_000
 
 
 class Interrupted(Exception):
-    """The user stopped the run; it was saved first."""
+    """The user stopped the run. The run continues from its last checkpoint."""
 
 
 @dataclass
 class Totals:
-    """Totals that a run keeps from round to round.
+    """Totals over the rounds of a run.
 
-    best_score: the best score so far, with the sign that makes larger better; −∞ before the first score.
+    best_score: the best score so far, with the sign for which a larger score is better; −∞ before the first score.
+    best, best_round: the model with this score, and its round.
     first: the number of the run's first round; None in checkpoints of release 0.1.
     """
 
@@ -75,11 +76,11 @@ class Loop:
         self.config, self.fed, self.totals, self.folder, self.progress = config, fed, totals, folder, progress
         self.notes, self.status, self.reason, self._engine = notes, "failed", "", fed.engine.name
         self.until = config["rounds"] if until is None else until
-        self._own: dict[str, Tensor] | None = None  # of the clients' own test samples, after the last round
+        self._own: dict[str, Tensor] | None = None  # statistics on the clients' own test samples, if just computed
         self.caller = Caller(say=lambda line: self.say([line]))
 
     def run(self, command: bool, pictures: bool) -> None:
-        """All rounds; `command`: whether a command line repeats the run; `pictures`: whether to draw some."""
+        """Run all rounds. command: whether a command line can repeat the run. pictures: whether to draw pictures."""
         began = perf_counter()
         self.start(command)
         tracking = Tracking(self.folder.path, self.config["track"])
@@ -106,7 +107,7 @@ class Loop:
             self.close(tracking, perf_counter() - began)
 
     def start(self, command: bool) -> None:
-        """Write down what runs, and tell the user."""
+        """Write the manifest, and show the user what runs."""
         fed, config, problem = self.fed, self.config, self.fed.problem
         counts = problem.label_counts()
         if counts is not None:
@@ -127,7 +128,11 @@ class Loop:
             **({"classes": list(problem.class_names)[:NAMES]} if problem.class_names else {}),
             **({"data_notes": list(problem.notes)} if problem.notes else {}),
             **({"validation": problem.validation} if problem.validation else {}),
-            **({"references": {name: dict(of) for name, of in problem.references.items()}} if problem.references else {}),
+            **(
+                {"references": {name: dict(of) for name, of in problem.references.items()}}
+                if problem.references
+                else {}
+            ),
             metrics=[metric.to_json() for metric in problem.metrics],
             started=datetime.now().astimezone().isoformat(timespec="seconds"),
             resumed_after=fed.t,
@@ -142,20 +147,21 @@ class Loop:
         fed.engine.attach(self.caller)
 
     def stop(self, times: int) -> None:
-        """The first signal lets the round end and saves; the second one stops at once."""
+        """At the first signal, let the round end and save the run; at the second signal, stop at once."""
         if times > 1:
             raise StoppedAtOnce
         self.caller.stopping = True
-        with suppress(RuntimeError):  # the signal came in the middle of another line
-            self.progress.say("stopping: this round ends, then the run is saved (again: stop at once)")
+        with suppress(RuntimeError):  # the signal can arrive while another line is printed
+            again = "Ctrl-C again stops at once, without saving this round"
+            self.progress.say(f"stopping: this round ends, then the run is saved ({again})")
 
     def interrupted(self, what: str) -> Interrupted:
-        """The end of a run that the user stopped."""
+        """The exception for a run that the user stopped."""
         self.status = "interrupted"
         return Interrupted(f"{what} with: arno resume {self.folder.path}")
 
     def rounds(self) -> None:
-        """Round after round until the last one, until the round `until`, or until the user stops the run."""
+        """Run the rounds until the last round or the round `until`, or until the user stops the run."""
         over = self.ended()
         while not over and self.fed.t < self.until:
             self.say(line for part in self.fed.parts for line in headlines(part))
@@ -172,11 +178,11 @@ class Loop:
                 raise self.interrupted(f"stopped after round {self.fed.t}; continue")
 
     def ended(self) -> bool:
-        """Whether the last round is over, or a part ends the run before."""
+        """Whether the last round is finished, or a part has ended the run before it."""
         return self.fed.t >= self.config["rounds"] or self.fed.stopped()
 
     def round(self) -> dict[str, Any]:
-        """One round, its evaluation if it is due, and its records."""
+        """Run one round, evaluate the model if it is time for it, and write the records."""
         began, fed, totals = perf_counter(), self.fed, self.totals
         record, self._own = fed.round(), None
         self.say(dropped(record))
@@ -207,7 +213,7 @@ class Loop:
             disk.remove(old)
 
     def finish(self, pictures: bool) -> None:
-        """The models, the clients' tables, the final report, the panels and the pictures of a finished run."""
+        """Write the models, client tables, final scores, panels and pictures of a finished run."""
         fed, folder, totals = self.fed, self.folder, self.totals
         best, best_round = (totals.best, totals.best_round) if len(totals.best) else (fed.w, fed.t)
         for part in fed.parts:
@@ -216,7 +222,7 @@ class Loop:
         checkpoints.write_tensors(folder.path / "best.safetensors", {"w": best})
         own = fed.own_tallies() if self._own is None else self._own
         report = {name: score for part in fed.parts for name, score in part.final(fed.w).items()}
-        fed.engine.close()  # the workers' memory is free before tables and pictures need theirs
+        fed.engine.close()  # frees the memory of the workers before tables and pictures need memory
         folder.merge_clients()
         if own:
             folder.write_client_scores({"round": [fed.t] * fed.n, **fed.problem.own_table(own)})
@@ -243,7 +249,7 @@ class Loop:
         return shown
 
     def close(self, tracking: Tracking, wall: float) -> None:
-        """Release everything and write down how the run ended."""
+        """Release all resources, and write into the manifest how the run ended."""
         self.progress.stop()
         self.fed.engine.close()
         self.folder.close()
@@ -259,13 +265,13 @@ class Loop:
                 **self.folder.checksums(RESULTS if self.status == "done" else (COUNTS,)),
             )
         except ArnoError:
-            if self.status == "done":  # else another error is being raised
+            if self.status == "done":  # otherwise another error is already being raised
                 raise
         finally:
-            self.say(tracking.finish())  # trackers read from the manifest that the run is over
+            self.say(tracking.finish())  # the senders read the end of the run from the manifest
 
     def engine_record(self) -> dict[str, Any]:
-        """Where the clients trained, and how far that may change the result."""
+        """The engine that trained the clients, and how closely its numbers agree with those of `serial`."""
         engine = self.fed.engine
         return {"name": engine.name, "equality": engine.equality, "threads": torch.get_num_threads()}
 
@@ -277,7 +283,7 @@ class Loop:
 
 
 def summary(record: Round, totals: Totals, itemsize: int) -> dict[str, Any]:
-    """The round in numbers; adds them to the totals."""
+    """The numbers of a round for the records; they are added to the totals."""
     clients = record.clients
     steps, weight = clients.get("steps", []), clients.get("weight", [])
     totals.local_steps += sum(steps)
@@ -290,12 +296,13 @@ def summary(record: Round, totals: Totals, itemsize: int) -> dict[str, Any]:
     row |= {"local_steps": totals.local_steps, "uploaded_bytes": totals.uploaded_bytes}
     row["downloaded_bytes"] = totals.downloaded_bytes
     if taken := ", ".join(sorted(row.keys() & record.numbers.keys())):
-        raise ArnoError(f"a part records {taken}", "the run itself records that", "give it another name in `record`")
+        rule = "the run itself records a number of this name"
+        raise ArnoError(f"a part records {taken}", rule, "use another name in `record`")
     return row | ({"dropped": record.dropped} if record.dropped else {}) | record.numbers
 
 
 def dropped(record: Round, most: int = 3) -> list[str]:
-    """Lines about the clients whose training failed in a round; the first ones in full."""
+    """Lines about the clients whose training failed in a round: one line for each of the first ones, and a number."""
     lines = [f"dropped: {why.rpartition('; ')[0]}" for why in record.failures[:most]]
     more = len(record.failures) - most
     return [*lines, f"dropped: {more} more clients in round {record.t + 1}"] if more > 0 else lines

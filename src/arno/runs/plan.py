@@ -1,4 +1,4 @@
-"""What a run would take, without running it: memory, disk, traffic, and seconds from a few steps of local training."""
+"""What a run would need: memory, disk, traffic and seconds. Only a few steps of local training are run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from ..records.folder import RunFolder
 from .estimate import Estimate, estimate, refuse_records, rooms, tight, total
 from .timing import batched_step, first_work, own_tests, scoring, serving, single_step
 
+
 @dataclass(frozen=True)
 class Plan:
-    """What a run would take. Memory, disk and seconds are estimates; bytes are per round.
+    """What a run would need. Memory, disk and seconds are estimates; `up`, `down` and `seconds` are per round.
 
-    up, down: what the clients send and receive, as the records count it.
-    refused: why the run would not start. tight: what would almost be full.
+    up, down: the bytes that clients send and receive, counted as in the records.
+    refused: the reasons why the run would not start. tight: lines about memory and disk that would be almost full.
     """
 
     problem: str
@@ -51,12 +52,12 @@ class Plan:
     tight: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Its values by name."""
+        """The plan as plain values."""
         return asdict(self)
 
 
 def plan(config: dict[str, Any]) -> Plan:
-    """The plan of a configuration; settings that a run refuses for another reason than its size raise an error."""
+    """The plan of a configuration. Settings that are wrong for another reason than size raise an error."""
     name = config["problem"]["kind"]
     short = Plan(name, config["method"]["kind"], config["rounds"])
     try:
@@ -72,7 +73,7 @@ def plan(config: dict[str, Any]) -> Plan:
 
 
 def without_cluster(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with processes of this machine in place of Ray: no cluster is started for a plan."""
+    """The configuration with engine=processes in place of engine=ray, so that a plan starts no cluster."""
     if config["engine"]["kind"] != "ray":
         return config
     if config["state"] == "workers":
@@ -81,7 +82,7 @@ def without_cluster(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned(config: dict[str, Any], fed: Federation, short: Plan) -> Plan:
-    """The plan of a federation that was built for it; some of its clients are trained for a few steps."""
+    """The plan of a federation; some of its clients are trained for a few steps."""
     out, problem, most = RunFolder.new(config).path, fed.problem, machine.peak()
     found = estimate(config, fed)
     work = None if any(refusal(*needs) for needs in rooms(found, out)) else first_work(fed)
@@ -112,7 +113,7 @@ def planned(config: dict[str, Any], fed: Federation, short: Plan) -> Plan:
 
 
 def refusal(needs: tuple[Need, ...], room: int, where: str, remedy: str) -> str:
-    """Why the room is too small; empty if it is not."""
+    """The error if the needs are larger than the room; otherwise empty."""
     try:
         refuse(needs, room, where, remedy)
     except TooLarge as error:

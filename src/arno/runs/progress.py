@@ -1,4 +1,4 @@
-"""The display of a run: a progress bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""The display of a run: a progress bar on a terminal, lines on other outputs, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ SILENCE = 5.0  # seconds without a line, after which `Lines` prints the progress
 
 
 class Progress(Protocol):
-    """A display that is called for every round."""
+    """The interface of a display."""
 
     def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
-        """The run begins (again) after `done` rounds; `metrics` are those that are shown."""
+        """The run begins or continues after `done` rounds. metrics: the metrics that are shown."""
         ...
 
     def round(self, row: dict[str, Any]) -> None:
-        """A round is over."""
+        """A round has ended. row: its record."""
         ...
 
     def watch(self, line: str) -> None:
-        """What happens within a round."""
+        """Show a line about the progress within a round."""
         ...
 
     def say(self, line: str) -> None:
-        """A line for the reader."""
+        """Show a line to the user."""
         ...
 
     def stop(self) -> None:
-        """The run is over."""
+        """The run has ended."""
         ...
 
 
 def choose(quiet: bool = False) -> Progress:
-    """The display that suits the output: a terminal, a file or nothing."""
+    """The display for this output: a bar on a terminal, lines on other outputs, nothing with `quiet`."""
     return Quiet() if quiet else Bar() if sys.stdout.isatty() else Lines()
 
 
@@ -62,10 +62,10 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """One line per evaluated round; in a long round a line about its progress now and then."""
+    """One line per evaluated round; in a long round, also lines about the progress within the round."""
 
     def start(self, title: str, rounds: int, done: int, metrics: Sequence[Metric] = ()) -> None:
-        """Print what runs."""
+        """Print the title of the run."""
         self.rounds, self.first, self.began, self.seen = rounds, done, perf_counter(), 0
         self.metrics = metrics
         self.say(title)
@@ -80,12 +80,12 @@ class Lines(Quiet):
             self.say(f"round {row['round']}/{self.rounds}  {scores(row, self.metrics)}  {speed}  {left} left")
 
     def watch(self, line: str) -> None:
-        """Print it if nothing was printed for a while."""
+        """Print the line if nothing was printed in the last seconds."""
         if perf_counter() - self.spoke > SILENCE:
             self.say(f"  {line}")
 
     def say(self, line: str) -> None:
-        """Print it."""
+        """Print the line."""
         self.spoke = perf_counter()
         print(line, flush=True)
 
@@ -125,15 +125,15 @@ class Bar(Quiet):
         self.bar.update(self.task, completed=row["round"], scores=f"{self.last}  {rate(speed)}")
 
     def watch(self, line: str) -> None:
-        """Show it in place of the scores until the round is over."""
+        """Show the line in place of the scores until the round ends."""
         self.bar.update(self.task, scores=line)
 
     def say(self, line: str) -> None:
-        """Print it above the bar."""
+        """Print the line above the bar."""
         self.bar.console.print(line, highlight=False)
 
     def stop(self) -> None:
-        """Leave the finished bar."""
+        """Stop the bar; it stays on the screen."""
         self.bar.stop()
 
 
@@ -147,7 +147,7 @@ def rate(speed: float) -> str:
 
 
 def scored(metrics: Sequence[Metric]) -> Sequence[Metric]:
-    """The metrics of an evaluation; the training loss is known without one."""
+    """The metrics of an evaluation, that is, all metrics except the training loss."""
     return [metric for metric in metrics if metric != TRAIN_LOSS]
 
 

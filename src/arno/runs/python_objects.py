@@ -1,7 +1,7 @@
 """Data and networks that a Python program gives as objects.
 
-A configuration holds their fingerprints only. A run that was started with such objects continues only if the same objects
-are given again.
+A configuration holds only their fingerprints. A run that was started with such objects continues only if the same
+objects are given again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..errors import ArnoError
 
 
 def settings(data: Any, model: Any) -> dict[str, Any]:
-    """`data` and `model` as settings: names and mappings stay as they are, objects become settings that name them.
+    """`data` and `model` as settings: names and mappings do not change; objects become settings that name them.
 
     >>> settings("digits", None)
     {'data': 'digits'}
@@ -29,18 +29,21 @@ def settings(data: Any, model: Any) -> dict[str, Any]:
 
 def from_python(config: Mapping[str, Any]) -> bool:
     """Whether a configuration names objects of a Python program."""
-    return any(isinstance(config.get(group), Mapping) and config[group].get("kind") == "python" for group in ("data", "model"))
+    return any(
+        isinstance(config.get(group), Mapping) and config[group].get("kind") == "python" for group in ("data", "model")
+    )
 
 
 def again(folder: Path, config: Mapping[str, Any], data: Any, model: Any) -> None:
-    """Use the given objects for a stored run; refuse objects other than those with which it was started."""
+    """Use the given objects for a stored run; an error for other objects than those with which it was started."""
     found = settings(data, model)
     for group, key in (("data", "fingerprint"), ("model", "network")):
         mine = config[group].get(key) if config[group]["kind"] == "python" else None
         if group in found and found[group].get(key) != mine:
             kind = f"{group} {mine}" if mine else f"{group}={config[group]['kind']}"
             remedy = f"give the same {group}, or start a new run" if mine else f"leave out {group}="
-            raise ArnoError(f"{group} of {folder}", f"the run was started with {kind}, not with what is given", remedy)
+            rule = f"the run was started with {kind}, and the given {group} differs"
+            raise ArnoError(f"{group} of {folder}", rule, remedy)
     lacks = [group for group in ("data", "model") if config[group]["kind"] == "python" and not _is_here(group, config)]
     if lacks:
         objects = {"data": "data=arno.Data(…)", "model": "model=net"}
@@ -66,11 +69,11 @@ def _model(model: Any) -> Mapping[str, Any]:
     from ..models.python import give
 
     if not isinstance(model, nn.Module) and not callable(model):
-        rule = f"a network is a name, a torch.nn.Module, its class or a function, not {type(model).__name__}"
+        rule = f"model must be a name, a torch.nn.Module, its class or a function, not {type(model).__name__}"
         raise ArnoError("model", rule, "write model=net, model=Net or model='mlp'")
     return give(model)
 
 
 def _data(data: Any) -> Mapping[str, Any]:
-    rule = f"data are a name or an arno.Data, not {type(data).__name__}"
+    rule = f"data must be a name or an arno.Data, not {type(data).__name__}"
     raise ArnoError("data", rule, "write data=arno.Data(x, y, client=ids) or data='digits'")

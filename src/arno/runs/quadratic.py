@@ -38,7 +38,7 @@ ENGINE = "quadratic simulation"
 
 
 def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
-    """The studies that settings span (commas and ranges make a grid), and the settings of the command itself.
+    """The studies of a grid of settings (commas and ranges make a grid), and the settings of the command itself.
 
     >>> grid, _ = studies(["seltype=rand,powd", "powd=9", "seed=0..1"])
     >>> [(s.label, s.seed) for s in grid]
@@ -60,7 +60,7 @@ def studies(overrides: Sequence[str]) -> tuple[list[Study], dict[str, Any]]:
     for chosen in product(*choices):
         settings = dict(zip(keys, chosen, strict=True))
         if "powd" not in str(settings.get("seltype", "rand")) and "powd" in settings:
-            make({"powd": settings.pop("powd")})  # checked, not used: other selections have no candidates
+            make({"powd": settings.pop("powd")})  # it is checked but not used: other selections have no candidates
         grid[make(settings)] = None
     return list(grid), own
 
@@ -96,7 +96,7 @@ def make(settings: dict[str, Any]) -> Study:
 
 
 def run(overrides: Sequence[str], quiet: bool = False) -> int:
-    """The command: one study is a run folder; several are a table and a picture."""
+    """Run the command: one study gives a run folder; several studies give a table and a picture."""
     grid, own = studies(overrides)
     asked(own.get("track"))
     lines = [] if quiet else sorted({line for s in grid for line in too_fast(s.lr, 9.0)})
@@ -144,7 +144,7 @@ def labels(grid: Sequence[Study]) -> list[str]:
 
 
 def one(study: Study, own: dict[str, Any]) -> tuple[Path, Simulation]:
-    """Simulate and write a run folder that `arno run --config` repeats on the general path."""
+    """Simulate, and write a run folder; `arno run --config` repeats the run with the general engine."""
     config = study.config() | {"out": own.get("out")} | ({"track": own["track"]} if own.get("track") else {})
     folder = RunFolder.new(config)
     with writing(folder.path, "a run"):
@@ -172,14 +172,14 @@ def simulate_again(folder: RunFolder, overrides: Sequence[str]) -> RunResult:
     grid, _ = studies(words[2:])
     config = grid[0].config() | {"out": str(folder.path)}
     if configs.differences(folder.config(), configs.translated(config)):
-        rule = "its command is not that of config.yaml"
+        rule = "its command gives other settings than config.yaml"
         raise ArnoError(f"{folder.path / 'manifest.json'}", rule, "start the simulation again with another out=")
     _simulated(folder, grid[0], config)
     return RunResult(folder.path)
 
 
 def _simulated(folder: RunFolder, study: Study, config: dict[str, Any]) -> Simulation:
-    """The simulation, recorded in its folder. The manifest comes first: it says that `arno quadratic` runs here."""
+    """Simulate, and record the simulation in its folder. The manifest is written first; it names this engine."""
     began = perf_counter()
     folder.update_manifest(
         status="running", arno=__version__, python=platform.python_version(), platform=platform.platform(),
@@ -211,7 +211,7 @@ def _simulated(folder: RunFolder, study: Study, config: dict[str, Any]) -> Simul
 
 
 def write(folder: RunFolder, s: Simulation) -> None:
-    """Every round's numbers, every client's rounds, the model."""
+    """Write the numbers of every round, the cohort of every round, and the model."""
     import pyarrow as pa
     from safetensors.numpy import save_file
 
@@ -238,7 +238,7 @@ def package(name: str) -> str | None:
 
 
 def show(s: Simulation) -> None:
-    """The end of a simulation."""
+    """Print the result of a simulation."""
     print(f"{s.study.label}: {s.study.epochs} rounds, {s.study.m} of {s.study.num_users} clients a round")
     print(f"F(w) − F(w*)  {s.gap[0]:.4g} → {s.gap[-1]:.4g}      ‖w − w*‖  {s.distance[0]:.4g} → {s.distance[-1]:.4g}")
     print(f"losses evaluated for the selection: {int(s.evaluations.sum())}")
@@ -247,20 +247,20 @@ def show(s: Simulation) -> None:
 
 
 def table(groups: dict[str, list[Simulation]]) -> None:
-    """Gap at three moments: mean ± standard deviation over the seeds."""
+    """Print the gap after three rounds: mean ± standard deviation over the seeds."""
     rounds = next(iter(groups.values()))[0].study.epochs
-    moments = sorted({max(1, rounds // 15), max(1, rounds // 3), rounds})
-    print(f"{'F(w) − F(w*) after round':<26}" + "".join(f"{t:>22}" for t in moments) + f"{'seeds':>8}")
+    at = sorted({max(1, rounds // 15), max(1, rounds // 3), rounds})
+    print(f"{'F(w) − F(w*) after round':<26}" + "".join(f"{t:>22}" for t in at) + f"{'seeds':>8}")
     for label, members in groups.items():
         cells = []
-        for t in moments:
+        for t in at:
             gaps = np.array([s.gap[t - 1] for s in members])
             cells.append(f"{gaps.mean():.4g}" + (f" ± {gaps.std(ddof=1):.2g}" if len(gaps) > 1 else ""))
         print(f"{label:<26}" + "".join(f"{cell:>22}" for cell in cells) + f"{len(members):>8}")
 
 
 def save_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
-    """The curves of a sweep, at most a thousand points each."""
+    """Write the curves of a sweep, with at most a thousand points each."""
     epochs = next(iter(groups.values()))[0].study.epochs
     at = np.unique(np.linspace(0, epochs - 1, min(epochs, 1000)).astype(int))
     arrays = {"rounds": at + 1}
@@ -272,7 +272,7 @@ def save_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
 
 
 def draw_one(s: Simulation, path: Path) -> None:
-    """Gap, distance, and how often each client was selected beside its share."""
+    """Draw the gap, the distance, and for each client how often it was selected and its share."""
     fig, axes = figure(1, 3, (13, 3.8))
     at = np.unique(np.linspace(0, s.study.epochs - 1, min(s.study.epochs, 2000)).astype(int))
     for axis, curve, label in ((axes[0][0], s.gap, "F(w) − F(w*)"), (axes[0][1], s.distance, "‖w − w*‖")):
@@ -288,7 +288,7 @@ def draw_one(s: Simulation, path: Path) -> None:
 
 
 def draw_groups(groups: dict[str, list[Simulation]], path: Path) -> None:
-    """Gap and distance of each strategy over the rounds: mean and its 95 % interval over the seeds."""
+    """Draw the gap and the distance of each selection over the rounds: the mean over seeds and its 95 % interval."""
     fig, axes = figure(1, 2, (12, 4.4))
     epochs = next(iter(groups.values()))[0].study.epochs
     at = np.unique(np.linspace(0, epochs - 1, min(epochs, 1500)).astype(int))

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 
 class RunResult:
-    """A run, read from its folder. Only `problem` and `model` run code of the method, the data or the network.
+    """A run, read from its folder. Only `problem` and `model` run code of the data or the network.
 
-    rows: what each round recorded. history: the same as a DataFrame. clients: one row per client and round.
-    metrics: the declarations of the scores. final, best: the vector after the last round, and the best one by
-    validation data. model(): the network with those weights. plot(): a picture. trust: `problem` and `model` may import files of the user
-    that the run names, although this user has not used them for this run. data, network: the objects with which the run
-    was started from Python, which `problem` and `model` need.
+    rows: the record of each round. history: the records as a DataFrame. clients: one row per client and round.
+    metrics: the declarations of the scores. final, best: the model after the last round, and the best model by
+    validation data. model(): the network with the weights of one of them. plot(): a picture.
+    trust: whether `problem` and `model` may import your own files that the run names, even if you did not start this
+    run on this machine. data, network: the objects with which the run was started from Python; `problem` and `model`
+    need them.
     """
 
     def __init__(self, path: Path | str, trust: bool = False, *, data: Any = None, network: Any = None) -> None:
@@ -46,7 +47,9 @@ class RunResult:
         config, last = self.config, self.rows[-1] if self.rows else {}
         facts: dict[str, object] = {"method": config["method"]["kind"], "data": config["data"]["kind"]}
         facts |= {"round": f"{last.get('round', 0)} of {config['rounds']}", "folder": self.path}
-        known = {metric.label: metric.show(last[metric.name]) for metric in self.metrics if last.get(metric.name) is not None}
+        known = {
+            metric.label: metric.show(last[metric.name]) for metric in self.metrics if last.get(metric.name) is not None
+        }
         return card("Run", facts | known, figure=self.plot() if self.rows else None)
 
     def plot(self, *metrics: str) -> Figure:
@@ -65,17 +68,17 @@ class RunResult:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """`metrics.jsonl`, what each round recorded."""
+        """The record of each round, from `metrics.jsonl`."""
         return self.folder.rows()
 
     @property
     def dropped(self) -> int:
-        """How often a client was left out of its round, because it diverged or its training failed."""
+        """How often a client was left out of a round because it diverged or its training failed."""
         return sum(row["dropped"] for row in self.rows if isinstance(row.get("dropped"), int))
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """The same as a table, one row per round."""
+        """The records as a table, one row per round."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=None if self.rows else ["round"]).set_index("round")
@@ -87,23 +90,25 @@ class RunResult:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """`clients.parquet`, one row per client and round; of an unfinished run, what it has saved."""
+        """One row per client and round, from `clients.parquet`; for an unfinished run, the rows that it has saved."""
         import pandas as pd
 
         last = self.folder.complete()
         if last and not (self.path / "clients.parquet").exists():
             from ..records.verify import verify_clients
 
-            verify_clients(self.folder, last, {row["round"]: row["clients"] for row in self.rows if row["round"] <= last})
+            verify_clients(
+                self.folder, last, {row["round"]: row["clients"] for row in self.rows if row["round"] <= last}
+            )
         pieces = [clients.load(piece).to_pandas() for piece in self.folder.client_records()]
         return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(columns=["round", "client"])
 
     def client_scores(self) -> pd.DataFrame:
-        """One row per client: its number and name, its samples, its scores after the last round.
+        """One row per client: its index and name, the numbers of its samples, and its scores after the last round.
 
-        own_…: the global model on the client's own test samples. personal_…: the client's personal model on the same.
-        The frame is empty if the run is not finished, or if it scored no single clients: `data.client_test=0.2` keeps
-        samples for that.
+        own_…: scores of the global model on the client's own test samples. personal_…: scores of the client's personal
+        model on the same samples. The frame is empty if the run is not finished, or if clients have no test samples
+        (`data.client_test=0.2` keeps some).
         """
         import pandas as pd
 
@@ -128,7 +133,7 @@ class RunResult:
 
     @cached_property
     def best(self) -> Tensor:
-        """The best model by validation data (the last one if nothing was held out)."""
+        """The best model by validation data; the last model if there are no validation data."""
         return self._vector("best")
 
     @cached_property

@@ -21,16 +21,16 @@ from ..tracking.follow import asked
 from . import warm_start
 from .estimate import check as check_room
 from .estimate import refuse_records
+from .loop import Interrupted, Loop, Totals
+from .progress import Progress, Quiet
 from .python_objects import again, from_python
 from .python_objects import settings as given_objects
 from .release_0_1 import refuse_order
-from .loop import Interrupted, Loop, Totals
-from .progress import Progress, Quiet
 from .result import RunResult
 from .trust import check, named, note, replaced
 
-#: The line for the user when a run continues that did not count all bytes before.
-EARLIER_BYTES = "bytes of earlier rounds are those of uploaded models; all that a method sends is counted from round"
+#: The line for the user if an earlier release did not count all bytes of the run; the number of a round follows.
+EARLIER_BYTES = "earlier rounds count only uploaded models as traffic; everything that a method sends counts from round"
 
 __all__ = ["Interrupted", "RunResult", "execute", "resume", "run"]
 
@@ -43,7 +43,7 @@ def run(
     progress: Progress | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Train a federation; the same settings as on the command line, as strings or keywords.
+    """Train a federation. The settings are those of the command line, as strings or keywords.
 
     >>> import arno
     >>> result = arno.run("partition.alpha=0.1", method="fedprox", rounds=2, clients=5)    # doctest: +SKIP
@@ -52,9 +52,10 @@ def run(
     overrides: `key=value` strings.
     method: a method's name, or a list of parts.
     data: the name of a data set, or an `arno.Data`.
-    model: the name of a network; or a `torch.nn.Module`, whose weights are the start whatever the seed; or its class or
-        a function, which makes the network without arguments or with the shape of a sample and the number of outputs.
-    settings: anything else, sections as dictionaries: `local={"lr": 0.1}`.
+    model: the name of a network; or a `torch.nn.Module`, whose weights are the initial model for every seed; or its
+        class or a function, which makes the network without arguments, or from the shape of a sample and the number of
+        outputs.
+    settings: all other settings; a section is a dictionary: `local={"lr": 0.1}`.
     """
     parts = None
     if isinstance(method, Sequence) and not isinstance(method, str):
@@ -77,12 +78,13 @@ def resume(
     allowed: Sequence[str] = (),
     until: int | None = None,
 ) -> RunResult:
-    """Continue a run from its last checkpoint (or the one before it); the result is that of an uninterrupted run.
+    """Continue a run from its last checkpoint. The result is the same as that of an uninterrupted run.
 
     data, model: the objects with which the run was started, if it was started with objects. Other objects are refused.
-    trust: import the user's own files that the run names, although this user has not used them for this run.
-    allowed: the files that may be imported without `trust`.
-    until: stop after this round, saved; by default the last one.
+    previous: continue from the checkpoint before the last one.
+    trust: import your own files that the run names, even if you did not start this run on this machine.
+    allowed: files that may be imported without `trust`.
+    until: save the run and stop after this round; by default, after the last round.
     """
     folder = RunFolder.open(Path(path))
     with writing(folder.path, "a run"):
@@ -98,7 +100,7 @@ def resume(
         before = configs.current(before)
         again(folder.path, before, data, model)
         config = configs.plain(configs.compose(overrides, before))
-        if not trust:  # a stored ${…}, or a key such as track.0, names something only now
+        if not trust:  # after substitution, a stored ${…} or a key such as track.0 can name a file
             check(folder.path, config, allowed, replaced(overrides))
         saved = folder.saved()
         if not saved:
@@ -115,7 +117,7 @@ def resume(
         if "task" not in loaded.config:
             refuse_order(folder.path, config, parts)
         if config["rounds"] < loaded.round:
-            done = f"{loaded.round} rounds are done, and finished rounds stay"
+            done = f"{loaded.round} rounds are finished, and finished rounds cannot be removed"
             raise ArnoError(f"rounds = {config['rounds']}", done, f"try rounds={loaded.round + 10}")
         verify(folder, loaded)
         notes += recover_manifest(folder)
@@ -154,7 +156,7 @@ def _execute(
 ) -> RunResult:
     """Run or continue a configuration in a folder that this process may write.
 
-    saved: where to continue from. notes: lines for the user about the folder.
+    saved: the checkpoint from which the run continues. notes: lines for the user about the folder.
     """
     if new:
         folder.refuse_used()
@@ -171,8 +173,8 @@ def _execute(
         warm_start.begin(fed, config)
     totals.first = fed.t + 1
     if new:
-        note(folder.path, config)  # the configuration comes last: with it the run can be resumed
-        if config["model"]["kind"] == "python":  # no file says how to make it again
+        note(folder.path, config)  # the configuration is written last, because with it the run can be resumed
+        if config["model"]["kind"] == "python":  # the network cannot be made again from a file
             checkpoints.write_tensors(folder.path / "start.safetensors", {"w": fed.w})
         folder.create(config)
     else:
@@ -191,7 +193,7 @@ def _execute(
 
 
 def _restored(folder: RunFolder, fed: Federation, saved: checkpoints.Checkpoint) -> Totals:
-    """Put the state of a checkpoint into the federation; refuses values of other kinds than a run writes."""
+    """Put the state of a checkpoint into the federation; an error for values that a run does not write."""
     try:
         size = fed.w.shape
         fed.restore(saved.federation)
@@ -205,7 +207,7 @@ def _restored(folder: RunFolder, fed: Federation, saved: checkpoints.Checkpoint)
 
 
 def _refuse_other_data(folder: RunFolder, fed: Federation) -> None:
-    """Refuse to continue with other data than the run began with."""
+    """Refuse to continue if the data differ from the data at the beginning of the run."""
     earlier = folder.manifest().get("data_fingerprint") if (folder.path / "manifest.json").exists() else None
     if earlier not in (None, fed.problem.fingerprint()):
         raise ArnoError(f"the data of {folder.path}", "they have changed since the run began", "start a new run")
@@ -216,7 +218,7 @@ def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     odd = configs.differences(before, now)
     if odd:
         raise ArnoError(
-            f"the configuration differs from the checkpoint's in {'; '.join(odd)}",
+            f"the configuration differs from that of the checkpoint in {'; '.join(odd)}",
             f"only {', '.join(configs.FREE)} may change",
-            "start a new run for that",
+            "start a new run with the other settings",
         )

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks for an orderly end."""
+"""Handling of Ctrl-C and SIGTERM during a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 @contextmanager
 def stop_signals(stop: Callable[[int], None]) -> Iterator[list[int]]:
-    """Call `stop(times)` at every Ctrl-C and SIGTERM, `times` of them so far; yields the list of the signals so far.
+    """Call `stop(n)` at the n-th Ctrl-C or SIGTERM. Yields the list of the signals so far.
 
-    Only the main thread can do that; in any other thread signals are left as they are.
+    Python allows this in the main thread only; in any other thread, the handling of signals does not change.
     """
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Stages: configurations that run in turn, each from the model of the one before it."""
+"""Stages: configurations that run one after another; each stage starts from the model of the previous stage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .trust import check, targets
 
 
 def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) -> Any:
-    """Run configurations in turn, each from the model of the one before it; `rounds` counts the rounds of all of them.
+    """Run configurations one after another; each starts from the model of the previous one.
 
-    With `out=DIR` the stages are `DIR/stage1`, `DIR/stage2`, …; stages that are done are not run again.
+    `rounds` of a stage counts its own rounds and those of all earlier stages. With `out=DIR` the stages are in the
+    folders `DIR/stage1`, `DIR/stage2`, …; finished stages are not run again.
     """
     out = next((text.partition("=")[2] for text in overrides if text.startswith("out=")), None)
     plan, before = [], 0
@@ -24,9 +25,9 @@ def run_stages(files: Sequence[str], overrides: Sequence[str], progress: Any) ->
         base = configs.read(Path(file))
         config = configs.plain(configs.compose([text for text in overrides if not text.startswith("out=")], base))
         if i > 1 and config["load"]:
-            raise ArnoError(f"load in {file}", "a later stage loads the one before it", "leave load out")
+            raise ArnoError(f"load in {file}", "a later stage loads the previous stage", "leave load out")
         if config["rounds"] <= before:
-            rule = f"rounds counts all stages, and the one before ends at {before}"
+            rule = f"rounds counts all stages, and the previous stage ends after round {before}"
             raise ArnoError(f"rounds = {config['rounds']} in {file}", rule, f"try rounds: {before + 100}")
         before = config["rounds"]
         plan.append(config | ({"out": f"{out}/stage{i}"} if out else {}))

@@ -1,7 +1,7 @@
 """A model that `torch.save` wrote: a state dict in a .pth file, as the start of a run.
 
-The file is read by torch's weights-only reader, which builds tensors and plain containers and refuses everything else.
-Names and shapes must be those of the network; nothing is guessed.
+torch's weights-only reader reads the file. It builds tensors and plain containers, and refuses everything else. Names
+and shapes must be those of the network.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..core.work import Vec
 from ..errors import ArnoError
 from ..limits import regular, room, shortened
 
-#: Keys under which programs store the state dict next to other things, and the number of rounds.
+#: Keys under which programs store the state dict, if the file holds other objects, too; and keys of the round number.
 INSIDE, ROUNDS = ("model_state_dict", "state_dict", "model"), ("round", "epoch")
-#: The most names in a file, and the first torch whose weights-only reader has no known vulnerability.
+#: The largest number of names in a file; and the first torch whose weights-only reader has no known vulnerability.
 NAMES, SAFE = 100_000, (2, 6)
 REMEDY, SAME = "save it with torch.save(model.state_dict(), 'model.pth')", "use the network it was saved from"
 
@@ -51,7 +51,7 @@ def read(path: Path, layout: Layout) -> tuple[Vec, int]:
 
 
 def vector(path: Path, stored: Mapping[Any, Any], layout: Layout) -> Vec:
-    """The tensors in the order of the layout; refuses names and shapes that differ."""
+    """The tensors as a vector in the order of the layout; an error if names or shapes differ."""
     given = {str(key): value for key, value in stored.items()}
     wanted = {slot.name for slot in layout.slots}
     if all(name.startswith("module.") for name in given) and not wanted & given.keys():  # torch's DataParallel adds it
@@ -59,7 +59,9 @@ def vector(path: Path, stored: Mapping[Any, Any], layout: Layout) -> Vec:
     counters = {name for name in given if name.endswith("num_batches_tracked")}
     lacking, odd = sorted(wanted - given.keys()), sorted(given.keys() - wanted - counters)
     if lacking or odd:
-        rules = [f"{rule} {_first(names)}" for rule, names in (("it lacks", lacking), ("the network has no", odd)) if names]
+        rules = [
+            f"{rule} {_first(names)}" for rule, names in (("it lacks", lacking), ("the network has no", odd)) if names
+        ]
         inside = any(isinstance(given[name], Mapping) for name in odd)
         raise ArnoError(f"load = {path}", ", and ".join(rules), REMEDY if inside else SAME)
     parts = []
@@ -70,13 +72,13 @@ def vector(path: Path, stored: Mapping[Any, Any], layout: Layout) -> Vec:
             rule = f"{slot.name} is {shape}, and the network has {list(slot.shape)}"
             raise ArnoError(f"load = {path}", rule, SAME)
         if tensor.layout != torch.strided or not (tensor.is_floating_point() and torch.isfinite(tensor).all()):
-            raise ArnoError(f"load = {path}", f"{slot.name} holds something else than finite numbers", REMEDY)
+            raise ArnoError(f"load = {path}", f"{slot.name} must hold finite numbers only", REMEDY)
         parts.append(tensor.reshape(-1).to(torch.float64))
     return torch.cat(parts)
 
 
 def _stored(path: Path) -> Mapping[Any, Any]:
-    """What the file holds, read by torch's weights-only reader; at most as large as the file."""
+    """The contents of the file, read by torch's weights-only reader. They are at most as large as the file."""
     room(regular(path, "load =").stat().st_size, f"load = {path}")
     if tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) < SAFE:
         raise ArnoError(f"load = {path}", f"torch {torch.__version__} cannot read it safely", "use torch 2.6 or later")
@@ -85,13 +87,15 @@ def _stored(path: Path) -> Mapping[Any, Any]:
             members = archive.infolist()
             packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
         if packed or len(members) > NAMES or sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("its members are packed, or too many")
+            raise ArnoError(f"load = {path}", "the archive is compressed, or has too many members", REMEDY)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             stored = torch.load(path, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
-        raise ArnoError(f"load = {path}", "it is no zip archive of torch.save (a pickle is never read)", REMEDY) from error
-    except MemoryError:
+        raise ArnoError(
+            f"load = {path}", "it is no zip archive of torch.save (a pickle is never read)", REMEDY
+        ) from error
+    except (ArnoError, MemoryError):
         raise
     except Exception as error:  # any error that a hostile file can cause
         raise ArnoError(f"load = {path}", f"torch's weights-only reader refuses it ({_why(error)})", REMEDY) from error
@@ -107,12 +111,12 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _why(error: Exception) -> str:
-    """What the reader refused: the class or function that the file asks for, else the first sentence of the error.
+    """What the reader refused: the class or function that the file names, or the first sentence of the error.
 
     >>> _why(ValueError("Weights only load failed. … Unsupported global: GLOBAL my.Net was not an allowed global."))
     'it holds my.Net'
-    >>> _why(ValueError("its members are packed"))
-    'its members are packed'
+    >>> _why(ValueError("it is broken"))
+    'it is broken'
     """
     asked = re.search(r"\bGLOBAL (\S+)", str(error))
     said = (str(error).splitlines() or [""])[0].partition(". ")[0]

@@ -1,4 +1,4 @@
-"""Seconds of a round, from a few steps of local training and from what the server does with a block of clients."""
+"""An estimate of the seconds of a round, from a few steps of local training and from the server's work for a block."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.problem import Learner, Problem
 from ..core.federation import Federation
-from ..core.serial import Serial
 from ..core.local_rules import train
+from ..core.problem import Learner, Problem
+from ..core.serial import Serial
 from ..core.work import Job, Mat, Probe, Result, SubModel, Work
 from ..engines.batched import Batched, groups
 
-#: The most steps for which a client is timed, and the most seconds for all clients.
+#: The largest number of steps for which a client is timed, and the largest number of seconds for all clients.
 STEPS, SECONDS = 8, 1.0
 
 
 def first_work(fed: Federation) -> Work:
-    """The first block of the first round; for a method with an additional round 0, without what the method adds."""
+    """The first block of the first round. If a method has an additional round 0: a block without its changes."""
     ids: Any = range(fed.n)
     if fed.t < 0:
         return next(fed.plain_blocks(range(min(fed.cohort, 128)), 0))
@@ -35,7 +35,7 @@ def first_work(fed: Federation) -> Work:
 
 
 class Few:
-    """A learner whose clients train on at most this many batches."""
+    """A learner that yields at most `most` batches per client."""
 
     def __init__(self, learner: Learner, most: int = STEPS) -> None:
         self.learner, self.steps, self.most = learner, 0, most
@@ -51,19 +51,22 @@ class Few:
 
 
 def of_whole(probe: Probe | None) -> Probe | None:
-    """A probe of the learner behind a `Few`."""
+    """The probe, changed so that it receives the learner inside a `Few`."""
     return None if probe is None else lambda few, job: probe(few.learner, job)
 
 
 class Brief(Serial):
-    """Trains the first block of a round, one step per client. began: when training began. spent: its seconds."""
+    """An engine that trains only the first block of a round, one step per client.
+
+    began: when training began. spent: the seconds of training. clients: the number of clients in the block.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.began, self.spent, self.clients = 0.0, 0.0, 0
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Only the first block."""
+        """Train only the first block."""
         self.began = self.began or perf_counter()
         for work in islice(works, 1):
             began = perf_counter()
@@ -77,15 +80,15 @@ class Brief(Serial):
 
 
 def serving(fed: Federation, cohort: int) -> float:
-    """Seconds per round of the server itself: selection, tables, sums; from rounds with one block of clients.
+    """Seconds per round for the work of the server (selection, tables, sums), from rounds with one block of clients.
 
-    The federation changes; it is not used any more.
+    The federation changes and must not be used afterwards.
     """
     if fed.t < 0:  # an additional round 0
         return 0.0
     kept, seconds = fed.engine, 0.0
     try:
-        for _ in range(2):  # the first round prepares
+        for _ in range(2):  # the first round also allocates memory; the second one counts
             brief = fed.engine = Brief(fed.problem)
             began = perf_counter()
             fed.round()
@@ -101,11 +104,11 @@ def serving(fed: Federation, cohort: int) -> float:
 
 
 class Enough(Exception):
-    """Enough was timed."""
+    """Ends the timing of `tested`."""
 
 
 def own_tests(fed: Federation) -> float:
-    """Seconds to score the clients' own test samples, under the global model and under personal models."""
+    """Seconds to score the global model and the personal models on the clients' own test samples."""
     if not fed.problem.tests_clients:
         return 0.0
     personal = [fed.personal] if any("personal" in part.roles for part in fed.parts) else []
@@ -114,7 +117,7 @@ def own_tests(fed: Federation) -> float:
 
 
 def tested(fed: Federation, models: Callable[[Tensor], Mat]) -> float:
-    """Seconds to score models on the clients' own test samples, from some clients."""
+    """Seconds to score models on the clients' own test samples, measured with some clients."""
     calls: list[tuple[float, int]] = []
 
     def watched(clients: Tensor) -> Mat:
@@ -131,7 +134,7 @@ def tested(fed: Federation, models: Callable[[Tensor], Mat]) -> float:
 
 
 def single_step(fed: Federation, work: Work) -> float:
-    """Seconds per step of one client, with everything that the method changes in it; a probe runs once per client."""
+    """Seconds per step of one client, with all changes that the method makes; a probe runs once per client."""
     learners: dict[Any, Few] = {}
     spent, steps, probes, ends = 0.0, 0.0, 0.0, perf_counter() + SECONDS
     for turn, (job, whole) in enumerate(zip(work.jobs(), work.steps.tolist(), strict=True)):
@@ -151,7 +154,7 @@ def single_step(fed: Federation, work: Work) -> float:
 
 
 def batched_step(fed: Federation, work: Work) -> float:
-    """Seconds per step of one client where groups of clients train together, from one epoch of a group."""
+    """Seconds per step of one client if groups of clients train together, measured in one epoch of a group."""
     rows = groups(fed.problem, work)[0].cpu()
     some = work.rows(rows)
     epochs = torch.ones_like(some.epochs)
@@ -162,7 +165,7 @@ def batched_step(fed: Federation, work: Work) -> float:
 
 
 def scoring(fed: Federation) -> float:
-    """Seconds to score a model on all splits, from one piece of each."""
+    """Seconds to score a model on all splits, measured on one piece of each split."""
     seconds = 0.0
     for split in fed.problem.splits:
         pieces = fed.problem.pieces(split)

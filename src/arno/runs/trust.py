@@ -1,8 +1,9 @@
 """What a stored run may import and connect to.
 
-A run folder names files (`method.target=my_method.py:factory`), trackers and a Ray cluster, which can run code here. The
-author of the folder chose them, so continuing a run uses them only if this user started the run on this machine with
-the same ones. That is noted outside the folder: a digest inside the folder would prove nothing.
+A run folder can name files (`method.target=my_method.py:factory`), trackers and a Ray cluster, which can run code on
+this machine. The author of the folder chose these names. Therefore a run that continues uses them only if this user
+started the run on this machine with the same files, trackers and cluster. A note outside the folder records this: a
+digest inside the folder would prove nothing, because the author of the folder could write it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REPLACED = ("track", "engine.address")
 
 
 def targets(config: Mapping[str, Any]) -> list[str]:
-    """What a configuration names that is not part of Arno: factories, trackers of a user or at an address, a cluster.
+    """The names in a configuration that are not part of Arno: a user's factories and trackers, addresses, a cluster.
 
     >>> targets({"method": {"kind": "custom", "target": "mine.py:factory"}, "model": {"kind": "mlp"}})
     ['mine.py:factory']
@@ -37,7 +38,7 @@ def targets(config: Mapping[str, Any]) -> list[str]:
 
 
 def named(overrides: Sequence[str]) -> list[str]:
-    """The same for overrides.
+    """The names in overrides that are not part of Arno; see `targets`.
 
     >>> named(["rounds=5", "method.target=mine.py:factory"])
     ['mine.py:factory']
@@ -46,16 +47,16 @@ def named(overrides: Sequence[str]) -> list[str]:
 
 
 def replaced(overrides: Sequence[str]) -> list[str]:
-    """The settings of `REPLACED` that overrides give: what the stored run says there is not used."""
+    """The settings of `REPLACED` that overrides give; the values in the stored run are then not used."""
     return [key for key, _ in _pairs(overrides) if key in REPLACED]
 
 
 def note(folder: Path, config: Mapping[str, Any]) -> None:
-    """Remember, outside the folder, that this user started this run with these files, trackers and cluster."""
+    """Write a note outside the folder: this user started this run with these files, trackers and cluster."""
     named = targets(config)
     if not named:
         return
-    with suppress(OSError):  # without the note a resume asks for --trust
+    with suppress(OSError):  # without the note, `arno resume` asks for --trust
         path = _note_of(folder)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = json.dumps({"folder": str(folder.resolve()), "files": {t: digest(t) for t in named}}, indent=2)
@@ -67,9 +68,9 @@ def note(folder: Path, config: Mapping[str, Any]) -> None:
 def check(
     folder: Path, config: Mapping[str, Any], allowed: Collection[str] = (), unused: Collection[str] = REPLACED
 ) -> None:
-    """Refuse a stored configuration that names what this user has not used for this run and does not allow.
+    """Raise an error if a stored configuration names files, trackers or a cluster that this user has not used for it.
 
-    unused: settings of `REPLACED` that are not used.
+    allowed: names that are allowed in any case. unused: settings of `REPLACED` whose values are not used.
     """
     asked = [(key, name) for key, value in flat(config) if key not in unused for name in _outside(key, value)]
     odd = [(key, name) for key, name in asked if name not in allowed and not _known(folder, name)]
@@ -83,7 +84,7 @@ def check(
 
 
 def digest(name: str) -> str:
-    """A digest of the file that a name stands for; empty if it is gone; the name itself if it stands for no file."""
+    """A digest of the file that a name means; empty if the file is missing; the name itself if it means no file."""
     try:
         file = _file(name)
         return name if file is None else blake2b(read_bytes(file, most=TEXT), digest_size=16).hexdigest()
@@ -92,7 +93,7 @@ def digest(name: str) -> str:
 
 
 def _outside(key: str, value: Any) -> Iterator[str]:
-    """What the value of a setting names that is not part of Arno."""
+    """The names in the value of a setting that are not part of Arno."""
     if key.endswith(".target") and value is not None:
         yield str(value)
     elif key == "track":
@@ -109,7 +110,7 @@ def _pairs(overrides: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _file(name: str) -> Path | None:
-    """The Python file that a name stands for; None if it is no Python file. A module is looked up, not imported."""
+    """The Python file that a name means; None if it means no Python file. A module is searched, but not imported."""
     where, colon, _ = name.partition("@")[0].rpartition(":")
     if where.endswith(".py"):
         return place(where)

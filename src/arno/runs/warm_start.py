@@ -1,4 +1,4 @@
-"""`load=`: a run that starts from the model of another run, or of a .pth file, and continues to count its rounds."""
+"""`load=`: a run starts from the model of another run or of a .pth file, and continues to count its rounds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from . import state_dict
 
 
 def begin(fed: Federation, config: dict[str, Any]) -> None:
-    """Put the model and the round counter of the checkpoint or state dict at `load` into a fresh federation.
+    """Put the model and the number of rounds of the checkpoint or state dict at `load` into a new federation.
 
-    Nothing else: the method may be another one, so its state (momentum, controls) starts from the beginning.
+    The state of the method (momentum, controls) is not loaded, because the method can be another one.
     """
     path = find(config["load"])
     what = f"load = {config['load']}"
     if fed.t != 0:
-        raise ArnoError(f"{what} with method={config['method']['kind']}", "it begins with an additional round 0", "")
+        rule = "this method begins with an additional round 0, so it cannot continue from a model"
+        raise ArnoError(f"{what} with method={config['method']['kind']}", rule, "leave load out")
     if state_dict.is_archive(path):
         w, done = state_dict.read(path, fed.layout)
         refuse_rounds(config["rounds"], done)
@@ -48,9 +49,9 @@ def begin(fed: Federation, config: dict[str, Any]) -> None:
 
 
 def refuse_rounds(rounds: int, done: int) -> None:
-    """Refuse a run that would have no round left."""
+    """Refuse a run that would have no round."""
     if done >= rounds:
-        rule = f"it counts all stages, and the model at load has {done} behind it"
+        rule = f"it counts all stages, and the model at load has already {done} rounds"
         raise ArnoError(f"rounds = {rounds}", rule, f"try rounds={done + 100}")
 
 
