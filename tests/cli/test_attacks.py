@@ -16,11 +16,11 @@ from arno.records.folder import RunFolder
 LONG = "x" * 300
 WORDS = [
     # the words; what the one line says
-    ("run 'local.lr=uniform(0.1, inf)'", "its bounds must be finite; change local.lr"),
-    ("run 'local.lr=uniform(-1e308, 1e308)'", "its bounds must be finite"),
-    (f"run local.lr={'each_round(' * 300}1{')' * 300}", "each_round must be the outermost law"),
+    ("run 'local.lr=uniform(0.1, inf)'", "the bounds of uniform must be finite; change the bounds"),
+    ("run 'local.lr=uniform(-1e308, 1e308)'", "the bounds of uniform must be finite"),
+    (f"run local.lr={'each_round(' * 300}1{')' * 300}", "each_round must be the outermost distribution"),
     ("run engine=serial engine.threads=100000000", "engine.threads = 100000000: it must be from 1 to 1024; try"),
-    ("run track=nothing", "known are mlflow, tensorboard, wandb; choose one of them"),
+    ("run track=nothing", "the known names are mlflow, tensorboard, wandb; choose one of them"),
     ("run method=compose method.parts=[nothing]", "unknown part 'nothing': .*; arno methods compose lists them"),
     ("run partition=nothing", "; choose one of them"),
     (
@@ -103,7 +103,7 @@ def test_attack_a_manifest_with_odd_values_is_one_line(name, value, run, arno):
         assert f"manifest.json: its {'engine has no name' if isinstance(value, dict) else f'value of {name}'}" in (
             arno(command, run, *(("--to", "tensorboard") if command == "track" else ())).error
         )
-    assert "the one before it is used" in arno("resume", run, "rounds=5").out
+    assert "the previous manifest is used" in arno("resume", run, "rounds=5").out
 
 
 @pytest.mark.parametrize("started", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])

@@ -45,7 +45,7 @@ CASES = [
     ("local.batch_size=1.5", "local.batch_size = 1.5", "whole number", "change local.batch_size"),
     ("local.lr=0", "local.lr = 0", "above 0", "change local.lr"),
     ("local.lr=fast", "local.lr = 'fast'", "a distribution", "uniform(a, b)"),
-    ("local.lr=null", "local.lr = null", "a law", "try local.lr="),
+    ("local.lr=null", "local.lr = null", "a distribution", "try local.lr="),
     ("local.lr=[0.1, 0.2]", "2 values", "20 clients", "one value per client"),
     ("local.lr=[a, b]", 'local.lr = ["a", "b"]', "number", "try local.lr="),
     ("local.momentum=1", "local.momentum = 1", "below 1", "change local.momentum"),
@@ -86,7 +86,7 @@ def test_one_line_that_says_value_rule_and_remedy(settings, value, rule, remedy,
 def test_several_values_are_for_arno_compare(words, arno, tmp_path):
     error = arno("run", *words).error
     assert "a run takes one value of each setting" in error
-    assert error.endswith(f"for a run of each: {shlex.join(['arno', 'compare', *words])}")
+    assert error.endswith(f"to run each value: {shlex.join(['arno', 'compare', *words])}")
     assert not [p for p in tmp_path.iterdir() if not p.name.startswith(".")], "nothing was left behind"
 
 

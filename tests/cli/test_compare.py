@@ -378,7 +378,7 @@ def test_bad_settings_are_refused_before_anything_runs(arno):
     assert "did you mean 'fedprox'" in arno("compare", "method=fedavg,fedpro", "out=grid").error
     assert "written after its name, as fedprox.mu=0.1" in arno("compare", *GRID, "method.mu=1", "out=grid").error
     assert "scaffold is not among" in arno("compare", *GRID, "scaffold.mu=1", "out=grid").error
-    assert "it must rise" in arno("compare", "seed=4..0").error
+    assert "must not be larger than the second" in arno("compare", "seed=4..0").error
     assert "seed = x" in arno("compare", *GRID, "seed=0,x", "out=grid").error
     assert "target = high: it must be a number" in arno("compare", *GRID, "target=high", "out=grid").error
     assert "unknown test 'u'" in arno("compare", *GRID, "test=u", "out=grid").error

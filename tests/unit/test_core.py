@@ -121,7 +121,7 @@ def test_windows_need_to_know_the_units():
     problem = Supervised(
         torch.randn(4, 4), torch.tensor([0, 1, 0, 1]), Partition(torch.arange(4), torch.tensor([0, 4])), Plain
     )
-    with pytest.raises(ArnoError, match="does not say what its units are"):
+    with pytest.raises(ArnoError, match="does not declare its units"):
         Federation(problem, [Window(0.5)])
     Federation(problem, [Window(1.0)]).round()
 

@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch):
     ("model", "words", "said"),
     [
         (Dictionary(), [], r"returned an object of type dict for 4 samples: .* \[4, 2\]; return the tensor alone$"),
-        (Detached(), [], "do not depend on its parameters for autograd, so that none would be trained; remove det"),
+        (Detached(), [], "no gradient of its outputs for its parameters, so none would be trained; remove det"),
         (Broken, [], r"model=Broken: it cannot be made \(ValueError: no weights\); correct it"),
         (nn.Linear, [], "model=Linear: it cannot be made"),
         (torch.relu, [], "model=relu: it cannot be made"),

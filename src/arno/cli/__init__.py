@@ -20,7 +20,7 @@ from .parser import Parser
 if TYPE_CHECKING:
     import threading
 
-#: Every command: the module of this package that has its `main`, and one line of help.
+#: Every command: the module of this package with its `main`, and one line of help.
 COMMANDS = {
     "run": "train a federation",
     "plan": "print what a run would take: memory, disk, traffic, seconds",
@@ -131,7 +131,7 @@ def unexpected(error: BaseException) -> str:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Find the command and run it."""
+    """Run the command that the arguments name."""
     parser = Parser(
         prog="arno",
         description="Which federated learning method works on data split like mine, and am I sure?",

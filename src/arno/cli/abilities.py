@@ -1,4 +1,4 @@
-"""Which engines and tasks a method takes, found by trying it on a tiny problem."""
+"""The engines and tasks with which a method works. They are found by running it on tiny problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..tasks.regression import Regression
 from ..tasks.task import Task
 from ..tasks.tokens import Tokens
 
-#: Clients of the tiny problem, samples of each, inputs and outputs.
+#: The sizes of the tiny problems: clients, samples of each client, inputs and outputs.
 CLIENTS, SAMPLES, INPUTS, OUTPUTS = 12, 8, 4, 3
 N = CLIENTS * SAMPLES
 
@@ -40,7 +40,7 @@ def engines_of(name: str) -> str:
 
 
 def tasks_of(name: str) -> str:
-    """The tasks that a method takes; the tasks that it refuses, with the reason."""
+    """The tasks with which a method works; and the tasks that it refuses, with the reason."""
     refused = {task: reason(lambda make=make: tried(methods.get(name)(), make())) for task, make in TINY.items()}  # type: ignore[misc]
     fine = ", ".join(task for task, why in refused.items() if not why)
     reasons: dict[str, list[str]] = {}
@@ -50,7 +50,7 @@ def tasks_of(name: str) -> str:
 
 
 def tried(parts: Sequence[Part], problem: Supervised, batched: bool = False) -> None:
-    """Two rounds of a method, and the models that clients would use."""
+    """Run two rounds of a method, and compute the models that clients would use."""
     engine = Batched(problem) if batched else None
     fed = Federation(problem, parts, engine=engine, local=Local(batch_size=4, lr=0.01), rounds=2)
     for _ in range(2):
@@ -59,7 +59,7 @@ def tried(parts: Sequence[Part], problem: Supervised, batched: bool = False) -> 
 
 
 def reason(attempt: Callable[[], None]) -> str:
-    """Why something is refused; empty if it is not."""
+    """The reason why a call is refused; empty if it is not refused."""
     try:
         attempt()
     except ArnoError as error:

@@ -37,7 +37,7 @@ are scored), compare.png, report.html and compare.json.
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("compare", ABOUT, EXAMPLES)
-    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells at a time; default: one per core")
+    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells that run at a time; default: cores")
     parser.add_argument("--tuned", action="store_true", help="as `arno tune`: search the settings of each method first")
     parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
     options = parser.settings(arguments)
@@ -75,7 +75,7 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     there = any(group.runs for group in found.members)
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
     tables = [*([search.sheet(tuning)] if tuning else []), *(sheets(found) if there else [])]
-    if there:  # before anything is printed: stdout may be a closed pipe
+    if there:  # before anything is printed, because stdout can be a closed pipe
         write(found, tables, out)
         bands(found).savefig(out / "compare.png", dpi=130)
         write_report(found, out / "report.html")

@@ -1,4 +1,4 @@
-"""`arno completion`: shell completion of commands, settings, and the names of a group after its `=`."""
+"""`arno completion`: completion in the shell for commands, settings, and the names of a group after its `=`."""
 
 from __future__ import annotations
 

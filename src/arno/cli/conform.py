@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def in_folder(given: Path) -> list[Path]:
-    """The cases of a folder, or the file itself."""
+    """The cases in a folder; for a file, the file itself."""
     if not given.is_dir():
         return [given]
     if found := sorted(given.glob("*.npz")):

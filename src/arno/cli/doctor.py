@@ -11,7 +11,7 @@ from pathlib import Path
 from .parser import parser_of
 
 ABOUT = "Versions, cores, memory, disk, devices, and which optional features are installed."
-#: What an extra is for, and the package that it needs.
+#: For each extra: its feature, and the package that it needs.
 EXTRAS = {
     "fast": ("numba", "quadratic simulations, compiled"),
     "mlflow": ("mlflow-skinny", "track=mlflow"),
@@ -25,7 +25,7 @@ LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "ma
 
 
 def main(arguments: list[str]) -> int:
-    """Print it."""
+    """Run the command."""
     parser_of("doctor", ABOUT, settings=False).parse_args(arguments)
     for title, rows in (("versions", versions()), ("machine", machine()), ("optional features", extras())):
         print(title)

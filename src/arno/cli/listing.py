@@ -25,7 +25,7 @@ CLIENTS, STRATA = 40, 12
 
 
 def show_methods(family: str | None = None) -> None:
-    """Print all methods, or those of a family: name and one sentence, family after family."""
+    """Print the name and one sentence of all methods, or of the methods of a family, ordered by family."""
     from ..methods import FAMILIES
     from ..methods.descriptions import entries
 

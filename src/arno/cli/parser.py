@@ -9,7 +9,7 @@ from ..errors import ArnoError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are ArnoErrors: one line, exit status 2."""
+    """A parser of argparse whose errors are ArnoErrors: one line, exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Raise it; `main` prints it."""

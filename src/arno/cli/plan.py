@@ -1,4 +1,4 @@
-"""`arno plan`: what a run would take, before it is started."""
+"""`arno plan`: what a run would need, before it is started."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def show_grid(plans: list[tuple[int, Plan]]) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """A time as text.
 
     >>> duration(12.3), duration(600), duration(10_000), duration(1e6)
     ('12 s', '10 min', '2.8 h', '12 days')

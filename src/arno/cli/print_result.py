@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def finish(job: Callable[[], RunResult], quiet: bool) -> int:
-    """Run the job, print its table and its folder; returns the exit status."""
+    """Run the job, and print its table and its folder. Return the exit status."""
     from ..runs.loop import Interrupted
 
     try:
@@ -28,7 +28,7 @@ def finish(job: Callable[[], RunResult], quiet: bool) -> int:
 
 
 def show(result: RunResult) -> None:
-    """The scores of the last model, of the best one and of models for comparison, and where the picture is."""
+    """Print the scores of the last model, the best model and the reference models, and the path of the picture."""
     from rich.console import Console
     from rich.table import Table
 

@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 
 def print_line(figure: Figure) -> None:
-    """The figure in three lines."""
+    """Print three lines about the figure."""
     print(f"{figure.name}  ({figure.hours:g} h on two cores{', by ' + figure.by if figure.by else ''})")
     print(f"    {figure.source}")
     print(f"    {figure.claim}")

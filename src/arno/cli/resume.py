@@ -11,7 +11,7 @@ ABOUT = "Continue a run. rounds=, eval.…= and checkpoint.…= may change; noth
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("resume", ABOUT)
-    parser.add_argument("--previous", action="store_true", help="from the checkpoint before the last one")
+    parser.add_argument("--previous", action="store_true", help="continue from the checkpoint before the last one")
     parser.add_argument("--trust", action="store_true", help="import your own files that the run names")
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
     parser.usage = "arno resume RUN [key=value ...] [options]"

@@ -12,9 +12,9 @@ from .parser import parser_of
 from .print_result import finish
 
 ABOUT = """\
-Settings are written key=value, as in Hydra; the value is YAML. A group is chosen by its name and its own settings
-follow it: method=fedprox method.mu=0.1. A setting that may differ per client takes a number, a
-list with one number per client, or a law: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)',
+Settings are written key=value, as in Hydra; the value is YAML. GROUP=NAME chooses an entry of a group, and its settings
+are written GROUP.SETTING: method=fedprox method.mu=0.1. A setting that may differ per client takes a number, a
+list with one number per client, or a distribution: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)',
 local.epochs='each_round(integers(1, 5))'.
 """
 
@@ -39,7 +39,9 @@ def main(arguments: list[str]) -> int:
     asked = any(a in ("-h", "--help") for a in arguments)
     parser = parser_of("run", ABOUT, (settings_help() + group_help(arguments) if asked else "") + EXAMPLES)
     parser.add_argument("--config", type=Path, metavar="FILE", help="start from this configuration file")
-    parser.add_argument("--stages", metavar="A,B", help="run these files in turn, each from the model of the last one")
+    parser.add_argument(
+        "--stages", metavar="A,B", help="run these files one after another, each from the model of the previous one"
+    )
     parser.add_argument("--quiet", action="store_true", help="print only the run's folder")
     options = parser.settings(arguments)
     if options.stages is not None:
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_stages(files: list[str], options: argparse.Namespace) -> int:
-    """Run configuration files in turn."""
+    """Run configuration files one after another."""
     if options.config is not None:
         raise ArnoError("--config with --stages", "the stages are configuration files themselves", "leave one out")
 
@@ -73,7 +75,7 @@ def run_stages(files: list[str], options: argparse.Namespace) -> int:
 
 
 def refuse_several(words: Sequence[str], error: ArnoError) -> None:
-    """Where an error is about a setting that lists several values, name the command that takes a grid."""
+    """If an error is about a setting with several values, raise an error that names the command for several runs."""
     from ..config.lists import values
 
     for word in words:
@@ -81,11 +83,11 @@ def refuse_several(words: Sequence[str], error: ArnoError) -> None:
         if value in str(error) and len(list(values(value))) > 1:
             same = shlex.join(["arno", "compare", *words])
             rule = "a run takes one value of each setting"
-            raise ArnoError(word, rule, f"for a run of each: {same}") from error
+            raise ArnoError(word, rule, f"to run each value: {same}") from error
 
 
 def settings_help() -> str:
-    """Every general setting with its default and meaning; groups with the names that they take."""
+    """Every general setting with its default and its meaning; for a group, also its names."""
     from textwrap import wrap
 
     from ..config.names import registered
@@ -102,7 +104,7 @@ def settings_help() -> str:
 
 
 def group_help(words: Sequence[str]) -> str:
-    """The settings of the groups that the command names, as `method=fedprox`: their defaults and what they mean."""
+    """The settings of the groups that the command names (as `method=fedprox`), with their defaults and meanings."""
     from textwrap import wrap
 
     from ..config.settings import GROUPS, registry, written

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     parser.usage = "arno runs [FOLDER] [condition ...] [options]\n       arno runs show|diff|tag|rm RUN ..."
     parser.add_argument("words", nargs="*", metavar="FOLDER, condition", help="a folder and conditions")
     parser.add_argument("--sort", default="started", metavar="KEY", help="default: started; the best or newest first")
-    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument("--reverse", action="store_true", help="in reverse order")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help=f"lines; default {LINES}, 0: all")
     parser.add_argument("--cells", action="store_true", help="also the runs of comparisons and searches")
     parser.add_argument("--json", action="store_true", help="print JSON: a list with all that is known of each")
@@ -90,7 +90,7 @@ def chosen(words: Sequence[str], cells: bool) -> tuple[Catalogue, list[Entry]]:
 
 
 def tell(catalogue: Catalogue, shown: Sequence[Entry], count: int, cells: bool) -> None:
-    """Print the table, what is damaged, and what is not shown."""
+    """Print the table, the damaged runs, and how many lines are not shown."""
     if not count:
         print(f"no runs in {catalogue.folder}" if not catalogue.entries else "no run fulfils the conditions")
         return
@@ -140,7 +140,7 @@ def when(started: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration for people.
+    """A duration as text.
 
     >>> span(12.34), span(90), span(5000), span(300_000), span(float("nan"))
     ('12 s', '1 min 30 s', '1 h 23 min', '3 d 11 h', '–')
@@ -206,7 +206,7 @@ def one(path: Path) -> tuple[Catalogue, Entry]:
 
 
 def show(arguments: list[str]) -> int:
-    """`arno runs show`: all that is known of a run."""
+    """`arno runs show`: print everything that is known about a run."""
     parser = parser_of("runs show", "Settings, scores and last messages of a run or a comparison.", settings=False)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a comparison")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -267,11 +267,11 @@ def diff(arguments: list[str]) -> int:
 
 
 def tag(arguments: list[str]) -> int:
-    """`arno runs tag`: put a word on runs, or take it away."""
+    """`arno runs tag`: add a tag to runs, or remove it."""
     parser = parser_of("runs tag", "Put a word on runs and comparisons, or take it away.", settings=False)
     parser.add_argument("word", metavar="WORD", help="the tag; several: a,b")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs or comparisons")
-    parser.add_argument("--remove", action="store_true", help="take it away")
+    parser.add_argument("--remove", action="store_true", help="remove the tag")
     options = parser.parse_args(arguments)
 
     from ..analysis.run_entry import write_tags
@@ -320,7 +320,7 @@ def rm(arguments: list[str]) -> int:
 
 
 def agreed(paths: Sequence[Path]) -> bool:
-    """Ask whether these folders shall be deleted; refused where nobody can answer."""
+    """Ask whether to delete these folders; an error if the input is not a terminal."""
     if not sys.stdin.isatty():
         raise ArnoError(f"remove {len(paths)} run{'s' * (len(paths) != 1)}", "nobody can be asked here", "add --yes")
     for path in paths[:20]:

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def follow(catalogue: Catalogue) -> Entry:
-    """Show the entry of a folder until no process works on it; returns its last state."""
+    """Show the entry of a folder until no process works on it. Return its last state."""
     drawn, before, live = 0, list[str](), sys.stdout.isatty()
     while True:
         entry = catalogue.again([*catalogue.entries])["."] if before else catalogue.entries["."]
@@ -58,7 +58,7 @@ def follow(catalogue: Catalogue) -> Entry:
 
 
 def told(lines: list[str]) -> str:
-    """One line for an output that is no terminal."""
+    """One line, for an output that is not a terminal."""
     return lines[1] if lines else ""
 
 

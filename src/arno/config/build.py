@@ -120,7 +120,7 @@ def supervised(config: dict[str, Any]) -> Supervised:
 
 
 def readable(dataset: Dataset, model: Mapping[str, Any], task: Task) -> Dataset:
-    """The data set as the network reads it: tokens, categories or numbers."""
+    """The data set in the form that the network reads: tokens, categories or numbers."""
     kind = model["kind"]
     reads = registry("model").info(kind).get("reads")
     if reads == "categories":
@@ -136,7 +136,7 @@ def readable(dataset: Dataset, model: Mapping[str, Any], task: Task) -> Dataset:
 
 
 def numbers_or_tokens(dataset: Dataset, model: Mapping[str, Any], task: Task) -> Dataset:
-    """Whole numbers, as tokens if the user's own network cannot compute standardised numbers but can compute tokens."""
+    """A data set of whole numbers; as tokens if the user's own network accepts tokens but not standardised numbers."""
     with seeded(0):
         for one in (dataset, dataset.as_tokens()):
             try:
@@ -150,7 +150,7 @@ def numbers_or_tokens(dataset: Dataset, model: Mapping[str, Any], task: Task) ->
 
 
 def shape_of(dataset: Dataset, task: Task) -> Shape:
-    """The shape of a sample, with what a network needs to know about its numbers."""
+    """The shape of a sample, and the meaning of its numbers."""
     padding = dataset.tokens.index(PADDING) if PADDING in dataset.tokens else None
     coded = dataset.categories if len(dataset.categories) == dataset.x.shape[-1] else ()
     vocabulary = max(dataset.vocabulary, task.outputs if task.positions else 0) if dataset.vocabulary else 0
@@ -158,7 +158,7 @@ def shape_of(dataset: Dataset, task: Task) -> Shape:
 
 
 class Own(NamedTuple):
-    """The samples that clients train on, keep for validation and are scored on; see `Supervised`."""
+    """The samples of the clients for training, validation and test; see `Supervised`."""
 
     train: Partition
     val: Partition | None
@@ -168,10 +168,10 @@ class Own(NamedTuple):
 
 
 def keep_own(config: dict[str, Any], dataset: Dataset, partition: Partition) -> Own:
-    """Take the clients' own test and validation samples out of a partition, as `data.client_test` and `client_val` say.
+    """Separate the clients' own test and validation samples (`data.client_test`, `data.client_val`) from a partition.
 
-    If the clients of the test samples are known, they are scored on these. With `eval.test=false` they are
-    scored on their own validation samples.
+    If the data name the clients of the test samples, each client is scored on its test samples. With `eval.test=false`,
+    clients are scored on their own validation samples.
     """
     seed, test, val, split = split_seed(config), None, None, ""
     notes: list[str] = []
@@ -197,14 +197,14 @@ def named_tests(dataset: Dataset, partition: Partition) -> bool:
 
 
 def start_note(model: Mapping[str, Any]) -> list[str]:
-    """A line about the start of the run, if it is a network with the user's own weights."""
+    """A line about the initial model, if it is a network with the user's own weights."""
     if model["kind"] != "python" or not starts_from_weights(model["network"]):
         return []
-    return [f"model: the weights of {model['network']} are the start, the same for every seed"]
+    return [f"model: the weights of {model['network']} are the initial model for every seed"]
 
 
 def chooses(splits: Mapping[str, tuple[torch.Tensor, torch.Tensor]], own: Partition | None) -> str:
-    """Which samples choose the best model."""
+    """A sentence that says which samples choose the best model."""
     if "val" not in splits:
         return "validation: no samples (data.val=0); the best model is the last one"
     held = f"{len(splits['val'][1]):,} samples"
@@ -246,8 +246,8 @@ def pair(config: dict[str, Any], *, gradient: float = 1.0, curvature: float = 1.
     if config["clients"] != 2:
         raise ArnoError(f"clients = {config['clients']} with problem=pair", "it has two clients", "leave out clients=")
     if not (curvature > 0 and flat > 0):
-        rule = "both curvatures must be positive, or a client has no minimum"
-        raise ArnoError(f"problem.curvature = {curvature:g}, problem.flat = {flat:g}", rule, "change them")
+        rule = "both curvatures must be positive, otherwise a client has no minimum"
+        raise ArnoError(f"problem.curvature = {curvature:g}, problem.flat = {flat:g}", rule, "use positive curvatures")
     numbers = {"device": device(config["device"]), "dtype": getattr(torch, config["dtype"])}
     h, e = torch.tensor([curvature, flat], **numbers), torch.tensor([[-gradient], [gradient]], **numbers)
     return Quadratic(h, e, start=torch.ones(1, **numbers))
@@ -258,7 +258,7 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
     chosen = dict(config["data"])
     val, client_val, *_ = (chosen.pop(name, None) for name in COMMON["data"])
     if client_val is not None and val:
-        rule = "one says what the server holds, the other what every client keeps"
+        rule = "the first sets the samples of the server, the second those that every client keeps"
         raise ArnoError(f"data.val = {val:g} with data.client_val = {client_val:g}", rule, "leave one of them out")
     if chosen.get("numbers", True) is None and config["task"]["kind"] in ("classification", "binary", "regression"):
         chosen["numbers"] = config["task"]["kind"] == "regression"
@@ -286,7 +286,10 @@ def split(config: dict[str, Any]) -> tuple[Dataset, torch.Tensor, torch.Tensor, 
 def validation(
     dataset: Dataset, strata: torch.Tensor, share: float, seed: int, owner: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training and validation indices: inside each client if `owner` names the clients; of text the last ones."""
+    """Training and validation indices. owner: the client of each sample, for a split inside each client.
+
+    If the data are in the order of time, the last samples are held out.
+    """
     if dataset.gap is not None:
         named = torch.zeros_like(strata) if dataset.client is None else dataset.client
         return split_in_time(named if owner is None else owner, share, dataset.gap)
@@ -296,7 +299,7 @@ def validation(
 def change_inputs(
     config: Mapping[str, Any], dataset: Dataset, train: torch.Tensor, partition: Partition, owner: torch.Tensor | None
 ) -> Dataset:
-    """The data set after `data.shift`. owner: the client of each sample; None if validation samples have none."""
+    """The data set after `data.shift`. owner: the client of each sample; None if validation samples have no client."""
     kind, strength = config["data"].get("shift"), config["data"].get("shift_strength")
     if kind is None and strength is not None:
         raise ArnoError(f"data.shift_strength = {strength:g}", "there is no shift", "add data.shift=rotation")
@@ -318,9 +321,10 @@ def split_seed(config: Mapping[str, Any]) -> int:
 
 
 def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed: int) -> Partition:
-    """The partition of all training samples, before the validation split: the clients of the data, or those of a file.
+    """The partition of all training samples before the validation split, by the clients of the data or of a file.
 
-    A file addresses the samples as they were given. Samples that are test data or were left out belong to no client.
+    A file names the samples by their positions in the given data. Samples that are test data or were left out belong to
+    no client.
     """
     if registry("partition").info(given["kind"])["of"] == "clients":
         if dataset.client is None:
@@ -371,7 +375,7 @@ def fine_tuning(config: dict[str, Any], problem: Problem, parts: Sequence[Part])
 
 
 def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:
-    """Where client tables are stored: in memory (None), in a folder, in the workers."""
+    """The place of client tables: memory (None), a folder, or the workers."""
     if config["state"] == "workers":
         return "workers"
     return state_folder(config) if config["state"] == "disk" else None
@@ -389,7 +393,7 @@ def state_folder(config: dict[str, Any]) -> Path:
 
 
 def device(name: str) -> torch.device:
-    """The device called `name`; `auto` takes the best there is."""
+    """The device called `name`; `auto` chooses CUDA, then MPS, then the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""Checks of what factories return: a mistake in a user's own factory is one line before the first round."""
+"""Checks of what factories return. A mistake in a user's own factory gives one line before the first round."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARGUMENTS = {
     "engine": ("problem",),
 }
 
-#: The class of what the factories of a group return, under its public name.
+#: The class of the objects that the factories of a group return, with its public name.
 CLASSES = {
     "problem": "arno.core.problem.Problem",
     "task": "arno.tasks.task.Task",
@@ -43,7 +43,7 @@ CLASSES = {
 
 
 def make(group: str, settings: Mapping[str, Any], kind: type[T], *arguments: object) -> T:
-    """Call the factory that `settings` name; refuse a result that is not of the type `kind`."""
+    """Call the factory that `settings` name; an error if the result is not of the type `kind`."""
     refuse_signature(group, settings)
     try:
         if group == "model" and settings["kind"] == "custom":
@@ -84,7 +84,7 @@ def refuse_signature(group: str, settings: Mapping[str, Any]) -> None:
 
 
 def refuse_undeclared(task: Task, settings: Mapping[str, Any]) -> None:
-    """Refuse a task that lacks what every task declares."""
+    """Refuse a task that does not declare a name, outputs and metrics."""
     lacks = [name for name in ("name", "outputs", "metrics") if name not in dir(task)]
     if lacks or not task.metrics:
         raise ArnoError(
@@ -95,7 +95,7 @@ def refuse_undeclared(task: Task, settings: Mapping[str, Any]) -> None:
 
 
 def try_out(problem: Supervised) -> None:
-    """Compute and score the outputs of a few samples; refuse a network or a task whose results do not fit."""
+    """Compute and score the outputs of a few samples; an error if results of the network or the task are wrong."""
     task, x, y = problem.task, problem.x[:4], problem.y[:4]
     outputs = tried(problem.module, problem.inputs(x))
     network = type(problem.module).__name__
@@ -134,15 +134,15 @@ def refuse_untrained(problem: Supervised) -> None:
         delta = torch.ones_like(outputs)
         found = torch.autograd.grad(outputs, trained, delta, allow_unused=True) if outputs.requires_grad else ()
     if not any(g is not None for g in found):
-        rule = "its outputs do not depend on its parameters for autograd, so that none would be trained"
+        rule = "autograd finds no gradient of its outputs for its parameters, so none would be trained"
         remedy = "remove detach(), numpy(), item() and no_grad() from its forward"
         raise ArnoError(f"the network {type(problem.module).__name__}", rule, remedy)
 
 
 def refuse_probabilities(problem: Supervised, outputs: Tensor) -> None:
-    """Refuse scores of labels that a sigmoid has made probabilities: none of them would be below 0.
+    """Refuse outputs after a sigmoid, if the loss takes logits: such outputs are never below 0.
 
-    Inputs of any size then have outputs from 0 to 1.
+    A sigmoid is assumed if the outputs for inputs of any size are from 0 to 1.
     """
     if problem.task.name not in ("binary", "multilabel") or not problem.x.is_floating_point():
         return
@@ -156,7 +156,7 @@ def refuse_probabilities(problem: Supervised, outputs: Tensor) -> None:
 
 
 def said_of(problem: Supervised) -> tuple[str, ...]:
-    """A line about a network whose outputs are probabilities, where the loss takes logits."""
+    """A line about a network whose outputs are probabilities although the loss takes logits."""
     if problem.task.name != "classification":
         return ()
     outputs = tried(problem.module, problem.inputs(problem.x[:4]))
@@ -167,7 +167,7 @@ def said_of(problem: Supervised) -> tuple[str, ...]:
 
 
 def tried(module: nn.Module, x: Tensor) -> Any:
-    """What a network returns for a few samples, or the error that it raises."""
+    """The outputs of a network for a few samples, or the exception that it raises."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             return deepcopy(module).eval()(x)
@@ -176,7 +176,7 @@ def tried(module: nn.Module, x: Tensor) -> Any:
 
 
 def named(group: str, settings: Mapping[str, Any]) -> str:
-    """A factory as a user names it."""
+    """A factory, written as a user writes it."""
     return f"{group}.target = {settings['target']}" if settings["kind"] == "custom" else f"{group}={settings['kind']}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..errors import ArnoError
 
-#: The most values of a range.
+#: The largest number of values of a range.
 MOST = 10_000
 
 
@@ -21,7 +21,8 @@ def values(text: str) -> Iterator[str]:
     if bounds:
         low, high = int(bounds[1]), int(bounds[2])
         if high < low:
-            raise ArnoError(f"range {text}", "it must rise", f"write {high}..{low}")
+            rule = "the first number must not be larger than the second"
+            raise ArnoError(f"range {text}", rule, f"write {high}..{low}")
         if high - low >= MOST:
             raise ArnoError(f"range {text}", f"it has at most {MOST:,} values", f"write {low}..{low + MOST - 1}")
         yield from (str(i) for i in range(low, high + 1))

@@ -1,4 +1,4 @@
-"""What other frameworks call our settings and choices, and what to write here."""
+"""Names of settings and choices in other frameworks, and the names in Arno."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import ArnoError
 
-#: Settings as other frameworks call them.
+#: For each setting: its names in other frameworks.
 MEANINGS = {
     "local.lr": ("learning_rate", "client_lr", "local_lr", "eta", "step_size"),
     "local.lr_decay": ("learning_rate_decay", "gamma"),
@@ -53,10 +53,10 @@ MEANINGS = {
     "eval.every": ("eval_gap", "eval_interval", "test_interval", "test_gap", "evaluation_frequency"),
     "checkpoint.every": ("save_every", "save_interval", "checkpoint_interval"),
 }
-#: Words before a name that do not change what is meant: `max_epochs`, `local_num_epochs`, `train_batch_size`.
+#: Words at the start of a name that do not change its meaning: `max_epochs`, `local_num_epochs`, `train_batch_size`.
 FILLING = ("num", "n", "max", "total", "train", "training", "local", "client", "central", "global", "default")
 SHARE = "the number of clients in a round follows from their share", "try participation=0.25 for 5 of 20 clients"
-#: Settings that other frameworks have and Arno has not: the rule, the remedy.
+#: Settings of other frameworks that Arno does not have, with the rule and the remedy of the error.
 INSTEAD = {
     ("clients_per_round", "cohort", "cohort_size", "min_fit_clients", "min_available_clients", "min_clients"): SHARE,
     ("optimizer", "optim", "optimiser", "client_optimizer", "local_optimizer"): (
@@ -89,9 +89,9 @@ INSTEAD = {
         "a stopped run is continued by another command",
         "try arno resume RUN",
     ),
-    ("early_stopping",): ("a run has all its rounds, and the best model is kept", "leave it out; change rounds=..."),
+    ("early_stopping",): ("a run does all its rounds and keeps the best model", "leave it out; change rounds=..."),
 }
-#: The choices of a group as others call them.
+#: For each choice of a group: its names in other frameworks.
 CHOICES = {
     "data": {
         "table": ("csv", "tsv", "parquet", "feather", "tabular", "dataframe", "pandas"),
@@ -136,7 +136,7 @@ CHOICES = {
         "tokens": ("text", "language_model", "lm"),
     },
 }
-#: Commands as others call them.
+#: For each command: its names in other programs.
 COMMANDS = {
     "run": ("train", "fit", "simulate", "start"),
     "resume": ("continue", "restart"),
@@ -155,7 +155,7 @@ TABLES = (".csv", ".tsv", ".parquet", ".feather", ".csv.gz", ".tsv.gz")
 def meant(key: str, value: str, owned: bool) -> ArnoError | None:
     """The error for a key that is a setting under another name; None if the key is not in the list.
 
-    owned: whether a choice of a group has a setting of this name; then that setting is meant.
+    owned: whether a choice of a group has a setting of this name; then the key means this setting.
 
     >>> str(meant("server-app.num-rounds", "3", False))
     "unknown key 'server-app.num-rounds': the setting is called rounds; try rounds=3"
@@ -177,7 +177,7 @@ def meant(key: str, value: str, owned: bool) -> ArnoError | None:
 
 
 def _shorter(name: str) -> Iterator[str]:
-    """A name, and the name without the filling words at its beginning."""
+    """A name, and the name without the words of FILLING at its beginning."""
     yield name
     first, underline, rest = name.partition("_")
     if underline and first in FILLING:

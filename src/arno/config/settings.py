@@ -578,7 +578,7 @@ def _check(config: DictConfig) -> None:
         numbers = list(value) if isinstance(value, ListConfig) else [value]
         fine = (int, float) if isinstance(value, ListConfig) else (int, float, str)
         if any(isinstance(x, bool) or not isinstance(x, fine) for x in numbers):
-            rule = "it must be a number, a list with one number per client, or a law"
+            rule = "it must be a number, a list with one number per client, or a distribution"
             raise ArnoError(f"{key} = {written(plain(config)['local'][key[6:]])}", rule, f"try {key}='choice(1, 2)'")
     if not 0 < config.server_lr < float("inf"):
         raise ArnoError(f"server_lr = {config.server_lr:g}", "it must be positive", "try server_lr=1")

@@ -57,25 +57,25 @@ class Dataset:
         x, y: training samples, `[n, C, H, W]` uint8 for images, `[n, features]` float32 or sequences of tokens
             `[n, length]` int64, and their targets: labels `[n]` int64, numbers `[n]` or `[n, outputs]` float32,
             several labels of 0 or 1 `[n, labels]` int64, or a token for each position `[n, length]` int64.
-        x_test, y_test: the same for testing.
+        x_test, y_test: test samples and their targets.
         classes: one name per class, label or token; label i is `classes[i]`. Empty if the targets are numbers.
         mean, std: of `x / scale` over the training data, per channel (or feature), or one value for all.
         scale: the largest raw value, 255 for images.
         val: the share of the training data that is held out for validation by default (`data.val`).
-        client: the number of the client of each training sample, `[n]` int64, if the data name their clients.
-        client_test: the same for each test sample, if known, −1 for a sample of no client. A run then scores every
-            client on its test samples.
-        clients: their names; client i is `clients[i]`.
-        rows: the number of each training sample in the data as given, before test samples were split off or rows were
-            left out; None if these are 0, 1, …, n − 1. given: how many samples were given.
+        client: the index of the client of each training sample, `[n]` int64, if the data name their clients.
+        client_test: the index of the client of each test sample, if known; −1 for a sample of no client. A run then
+            scores every client on its test samples.
+        clients: the names of the clients; client i is `clients[i]`.
+        rows: the position of each training sample in the given data, before test samples were split off or rows were
+            left out; None if the positions are 0, 1, …, n − 1. given: how many samples were given.
         features: the name of each feature, if known.
         tokens: one name per token, if the samples are sequences of tokens. `<pad>` fills short sequences.
-        categories: for each column of a table the number of its categories, 0 for a number; empty if all are numbers.
-            A column with categories has an input of 0 or 1 for each of them, side by side.
+        categories: for each column of a table the number of its categories, 0 for a column of numbers; empty if all
+            columns are numbers. A column with categories has one input of 0 or 1 for each category, one after another.
         gap: the samples of a client are in the order of time, and samples that are at most `gap` apart overlap.
-            Validation samples are then the last ones of each client. None if the order means nothing.
-        references: scores of simple models for comparison: by the name of the model and of the metric.
-        notes: what was inferred when the data were read; a run prints and records these lines.
+            Validation samples are then the last samples of each client. None: the order has no meaning.
+        references: scores of simple models for comparison, by the name of the model and the name of the metric.
+        notes: lines about what was inferred when the data were read; a run prints and records them.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Dataset:
                     f"{what}: {len(x)} samples, {len(y)} targets", "every sample needs one target", "correct x or y"
                 )
             if len(x) == 0:
-                raise ArnoError(what, "there are no samples", "is this the right file or folder?")
+                raise ArnoError(what, "there are no samples", "give another file or folder")
             if x.dim() < 2 or x.shape[1:] != self.x.shape[1:]:
                 raise ArnoError(
                     f"{what}: samples of shape {tuple(x.shape[1:])}",
@@ -368,7 +368,7 @@ def _check_test_clients(name: str, client: Tensor, names: tuple[str, ...], sampl
 
 
 def finite(x: Tensor) -> bool:
-    """Whether the sum is finite: then all numbers are. This takes a fraction of the time of looking at each of them."""
+    """Whether the sum is finite; if it is, all numbers are finite. This is much faster than to test each number."""
     return not x.is_floating_point() or bool(torch.isfinite(x.sum()))
 
 
@@ -407,7 +407,7 @@ def as_labels(y: Labels) -> Ints:
 
 
 def stratified(y: Labels, n: int, random: np.random.Generator) -> Ints:
-    """Indices (ascending) of `n` random samples, each stratum in proportion, fractions by largest remainder."""
+    """Indices (ascending) of `n` random samples, in proportion to the strata; fractions by largest remainder."""
     classes, labels = np.unique(as_labels(y), return_inverse=True)
     counts = np.bincount(labels, minlength=len(classes))
     exact = counts * (n / len(labels))
@@ -440,7 +440,7 @@ def sorted_by(numbers: Ints) -> Ints:
 
 
 def numbered_anew(numbers: Ints) -> Ints:
-    """Numbers 0, 1, … without those that do not occur: the inverse of `np.unique`.
+    """The numbers, renumbered as 0, 1, … in their order without gaps (the inverse of `np.unique`).
 
     >>> numbered_anew(np.array([7, 2, 7])).tolist()
     [1, 0, 1]
@@ -494,7 +494,7 @@ def _order_of_places(rank: Ints, count: Ints) -> Ints:
 
 
 def _quota(sizes: Ints, count: int, gap: int) -> Ints:
-    """How many samples of each client are held out, in proportion; every client keeps one, and `gap` are left out."""
+    """How many samples of each client are held out, in proportion; every client keeps a sample besides the gap."""
     most, exact = np.maximum(sizes - 1 - gap, 0), sizes * (count / max(1, int(sizes.sum())))
     quota: Ints = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
     more = np.argsort(quota - exact, kind="stable")
@@ -504,9 +504,10 @@ def _quota(sizes: Ints, count: int, gap: int) -> Ints:
 
 
 def split_in_time(client: Labels, val: float, gap: int) -> tuple[Tensor, Tensor]:
-    """Training and validation indices: the last samples of each client, and `gap` samples before them in neither part.
+    """Training and validation indices. The last samples of each client are held out.
 
-    client: the number of the client of each sample; samples of client −1 are in neither part.
+    The `gap` samples before the held-out samples are in neither part.
+    client: the index of the client of each sample; samples of client −1 are in neither part.
 
     >>> train, held_out = split_in_time(np.repeat([0, 1], [6, 2]), 0.25, gap=1)
     >>> train.tolist(), held_out.tolist()
@@ -525,9 +526,9 @@ def split_in_time(client: Labels, val: float, gap: int) -> tuple[Tensor, Tensor]
 
 
 def split_inside(client: Labels, strata: Labels, val: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Training and validation indices, the latter in proportion inside each client; every client keeps a sample.
+    """Training and validation indices, split in proportion inside each client; every client keeps a training sample.
 
-    client: the number of the client of each sample; samples of client −1 are in neither part.
+    client: the index of the client of each sample; samples of client −1 are in neither part.
     """
     owner = as_labels(client)
     used = np.flatnonzero(owner >= 0)

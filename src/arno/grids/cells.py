@@ -83,7 +83,7 @@ class Workers(ABC):
 
     @abstractmethod
     def free(self) -> int:
-        """How many workers can take a cell now."""
+        """How many workers are free."""
 
     @abstractmethod
     def give(self, cell: int, config: Config) -> None:
@@ -99,7 +99,7 @@ class Workers(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers, also in the middle of a cell."""
+        """End all workers, even while they run a cell."""
 
 
 class Watcher(Protocol):
@@ -125,7 +125,7 @@ def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, wat
     """
     try:
         workers.start(min(jobs or workers.room(configs[0]), len(configs)))
-        with stop_signals(workers.stop) as stopped:  # after the start: Ray installs its own handler
+        with stop_signals(workers.stop) as stopped:  # after the start, because Ray installs its own handler
             return _loop(configs, workers, watcher, stopped)
     except KeyboardInterrupt:
         return False
@@ -174,7 +174,7 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
         return Outcome("interrupted", interrupted=True)
     except ArnoError as error:
         outcome = Outcome(str(error), isinstance(error, Diverged))
-    except (Exception, SystemExit) as error:  # a user's own method may fail in any way; the other cells continue
+    except (Exception, SystemExit) as error:  # a user's own method can raise any exception; the other cells continue
         with suppress(OSError):
             path.mkdir(parents=True, exist_ok=True)
             with (path / "log.txt").open("a") as log:
@@ -187,7 +187,7 @@ def run_cell(config: Config, progress: Progress) -> Outcome:
 
 
 def _begun(config: Config, progress: Progress, wait: bool) -> bool:
-    """Run a cell or continue it; false if another process still writes into its folder, and this one may wait."""
+    """Run or continue a cell; false if another process still writes into its folder, so that this process must wait."""
     from ..runs.run import execute, resume
 
     path, until = Path(config["out"]), config.get("until")

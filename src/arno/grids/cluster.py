@@ -47,7 +47,7 @@ class Cluster(Workers):
         return int(self._engine.workers) or max(1, self._connected().cpus)
 
     def start(self, jobs: int) -> None:
-        """Connect to the cluster and start the actors that are not up yet."""
+        """Connect to the cluster and start the actors that do not exist yet."""
         if self._actors is not None:
             self._actors.count = max(self._actors.count, jobs)
             self._actors.start()
@@ -61,7 +61,7 @@ class Cluster(Workers):
         self._actors.start()
 
     def free(self) -> int:
-        """How many actors are up and have no cell."""
+        """How many actors are ready and have no cell."""
         return len(list(self._started().room()))
 
     def give(self, cell: int, config: Config) -> None:
@@ -107,11 +107,11 @@ class CellActor:
             os.chdir(folder)
 
     def ready(self) -> bool:
-        """The actor is up."""
+        """The actor is ready."""
         return True
 
     def run(self, config: Config, token: str) -> Answer:
-        """Run a cell in its folder. A node that does not see the file `token` returns the files of the cell."""
+        """Run a cell in its folder. If the node cannot read the file `token`, it returns the files of the cell."""
         if Path(token).exists():
             return tuple(run_cell(config, Quiet())), {}
         with tempfile.TemporaryDirectory() as temporary:
@@ -122,7 +122,7 @@ class CellActor:
 
 
 def outcome_of(answer: Answer, config: Config) -> Outcome:
-    """The outcome that an actor returned; writes the files that came with it into the folder of the cell."""
+    """The outcome that an actor returned. Files that the actor returned are written into the folder of the cell."""
     outcome, files = answer
     for name, content in files.items():
         path = Path(config["out"], name)
@@ -132,5 +132,5 @@ def outcome_of(answer: Answer, config: Config) -> Outcome:
 
 
 def _of_engine(word: str) -> bool:
-    """Whether a setting is one of the engine."""
+    """Whether a setting belongs to the engine."""
     return word.partition("=")[0].split(".")[0] == "engine"

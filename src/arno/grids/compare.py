@@ -111,7 +111,7 @@ def run_list(
     retry: bool,
     console: Console | None,
 ) -> Comparison:
-    """Run the cells that are missing in a folder that this process may write. command: what runs them again."""
+    """Run the missing cells in a folder that this process may write. command: the command that runs them again."""
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, configurations, strict=True)]
     began, whole = perf_counter(), True
     todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
@@ -191,7 +191,7 @@ def resolve(grid: Sequence[Cell]) -> Iterator[Config]:
 
 
 def is_done(config: Config, retry: bool) -> bool:
-    """Whether a cell need not run; refuses a folder that was made with other settings.
+    """Whether a cell is finished; an error if its folder was made with other settings.
 
     A failed cell is done. With `retry` its folder is removed, so that it runs again from its beginning, because a
     correction may change every round. A cell that diverged would diverge again, so it is not repeated.
@@ -262,7 +262,7 @@ def composed(cell: Cell, more: Sequence[str] = ()) -> Config:
 def _record(
     out: Path, grid: Sequence[Cell], resolved: Sequence[Config], own: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
-    """Write which cells there are and the command that runs them again."""
+    """Write the list of cells and the command that runs them again."""
     seconds = 0.0
     with suppress(ArnoError, TypeError, ValueError):
         seconds = float(record_of(out).get("seconds", 0.0))

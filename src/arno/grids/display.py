@@ -56,7 +56,7 @@ class Lines(Display):
     """Prints a line for each cell that has ended."""
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """Print how it ended."""
+        """Print how the cell ended."""
         super().ended(cell, outcome)
         how = "diverged" if outcome.diverged else "failed" if outcome.reason else "done"
         left = f"  {self.left} left" if self.done < self.total else ""
@@ -85,18 +85,18 @@ class Bars(Display):
         self.bar.update(self.all, completed=self.done + sum(self.running.values()), text=text)
 
     def began(self, cell: int) -> None:
-        """Add a bar."""
+        """Add a bar for the cell."""
         super().began(cell)
         self.tasks[cell] = self.bar.add_task(f"  {self.titles[cell]}", total=None, text="starts")
 
     def moved(self, cell: int, rounds: int, total: int) -> None:
-        """Move its bar."""
+        """Move the bar of the cell."""
         super().moved(cell, rounds, total)
         self.bar.update(self.tasks[cell], total=total, completed=rounds, text=f"round {rounds}/{total}")
         self.show()
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """Remove its bar."""
+        """Remove the bar of the cell."""
         super().ended(cell, outcome)
         self.bar.remove_task(self.tasks.pop(cell))
         self.show()
@@ -104,7 +104,7 @@ class Bars(Display):
 
 @contextmanager
 def display(titles: Sequence[str], total: int, console: Console | None) -> Iterator[Display]:
-    """Bars on a terminal, lines elsewhere, nothing without a console."""
+    """The display for a console: bars on a terminal, lines on other outputs, nothing without a console."""
     if console is None or not titles:
         yield Display(titles, total)
     elif console.is_terminal:

@@ -14,7 +14,7 @@ from ..config import settings as configs
 from ..config.lists import values
 from ..errors import ArnoError
 
-#: The most runs of a grid.
+#: The largest number of runs of a grid.
 MOST = 100_000
 GENERAL = frozenset(f.name for f in fields(configs.Config))
 
@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The cell for people."""
+        """The name of the cell in texts."""
         return " ".join(filter(None, (self.name, self.setting, f"seed={self.seed}" if self.seed else "")))
 
 
@@ -86,7 +86,7 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
 
 
 def after_method(key: str, methods: Collection[str | None]) -> bool:
-    """Whether a key stands after the name of one of these methods; `local.lr` is a general setting for every method."""
+    """Whether a key begins with the name of one of these methods; `local.lr` is a general setting for every method."""
     head, dot, _ = key.partition(".")
     return bool(dot) and head in methods and head not in GENERAL
 

@@ -32,7 +32,7 @@ PAUSE = 0.1
 
 
 class Processes(Workers):
-    """Processes on this machine. Their output goes to the file `log`. A process that is lost fails its cell only."""
+    """Processes on this machine. Their output goes to the file `log`. If a process is lost, only its cell fails."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._jobs, self._stopped = log, 0, 0
@@ -40,13 +40,13 @@ class Processes(Workers):
         self._processes: list[Process] = []
 
     def room(self, config: Config) -> int:
-        """As many cells as this machine has cores for."""
+        """How many cells can run at the same time on the cores of this machine."""
         cores = os.cpu_count() or 1
         taken = next((config["engine"][name] or cores for name in CORES if name in config["engine"]), 1)
         return max(cores // taken, 1)
 
     def start(self, jobs: int) -> None:
-        """Nothing yet: a process starts when the first cell is given to it."""
+        """Do nothing: a process starts when it gets its first cell."""
         self._jobs = jobs
 
     def free(self) -> int:
@@ -60,7 +60,7 @@ class Processes(Workers):
             process = Process(self._log, self._messages)
             self._processes.append(process)
         process.give(cell, config)
-        if self._stopped:  # the signal came while the process started
+        if self._stopped:  # the signal arrived while the process was started
             process.signal(self._stopped)
 
     def wait(self) -> Sequence[Moved | Ended | Lost]:
@@ -78,7 +78,7 @@ class Processes(Workers):
         return [Ended(cell, Outcome(*message["outcome"]))]
 
     def stop(self, times: int) -> None:
-        """The first time, rounds end and runs are saved; the second time, runs stop at once; then they are killed."""
+        """First call: rounds end and runs are saved. Second call: runs stop at once. Third call: runs are killed."""
         self._stopped = times
         for process in self._processes:
             process.signal(times)
@@ -176,7 +176,7 @@ def report(messages: TextIO, message: dict[str, Any]) -> None:
 def main() -> None:
     """The program of a process: run one cell after another until the line `null`."""
     messages = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the output of a cell must not stand between the messages
+    os.dup2(2, 1)  # the output of a cell must not be mixed with the messages
     cells: SimpleQueue[Config | None] = SimpleQueue()
 
     def read() -> None:

@@ -57,7 +57,7 @@ class Range:
         """The range that a value of a setting describes; None if the value is no range."""
         found = re.fullmatch(r"\s*(log|linear|int|any)\((.*)\)\s*", text)
         if found is None and re.match(r"\s*(log|linear|int|any)\s*\(", text, re.IGNORECASE):
-            raise ArnoError(text, "it is no range", "write log(0.001, 1), linear(0, 1), int(1, 10) or any(a, b)")
+            raise ArnoError(text, "it is not a range", "write log(0.001, 1), linear(0, 1), int(1, 10) or any(a, b)")
         if found is None:
             return None
         scale, inside = found[1], [configs.parse(f"value={each.strip()}")[1] for each in values(found[2])]
@@ -124,7 +124,7 @@ class Range:
         return str(value)
 
     def border(self, value: str) -> str:
-        """The end of the range that the value is near to; empty if it is near neither.
+        """The end of the range (`lower` or `upper`) near which the value is; empty if it is near neither.
 
         >>> ends = Range.of("log(0.001, 1)")
         >>> ends.border("0.0011"), ends.border("0.1"), ends.border("1")

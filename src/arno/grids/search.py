@@ -23,7 +23,7 @@ from .ranges import Range
 
 #: The number of trials in a batch, and of random trials at the beginning of a search.
 BATCH = 8
-#: The shares of the rounds after which trials are compared; the better half of a batch goes on after the first.
+#: The shares of the rounds after which trials are compared; after the first, only the better half of a batch continues.
 RUNGS = (0.25, 1.0)
 
 
@@ -131,7 +131,7 @@ class Search:
             if os.path.lexists(path):
                 room(regular(path).stat().st_size, str(path), TEXT)
             self._store(path)
-        except Exception:  # of Optuna, which reads the file, or of a file system; the record of the search is elsewhere
+        except Exception:  # Optuna or the file system can raise any; the record of the search is in another file
             with suppress(OSError):
                 disk.set_aside(path)
                 self._store(path)
@@ -165,7 +165,7 @@ def repair_storage(path: Path) -> None:
         text = read_text(path, "storage of Optuna", TEXT)
         whole = text.endswith("\n") and all(isinstance(json.loads(line), dict) for line in text.splitlines())
         JournalStorage(JournalFileBackend(str(path))).get_all_studies()
-    except Exception:  # of JSON, or of Optuna, which declares none for a damaged file
+    except Exception:  # JSON or Optuna can raise any exception for a damaged file
         whole = False
     if not whole:
         disk.set_aside(path)

@@ -112,7 +112,7 @@ class Searching:
         return zip(self.groups, self.searches, strict=True)
 
     def run(self, words: Sequence[str]) -> None:
-        """All batches of trials. Runs of an earlier call are read, not run again."""
+        """Train all batches of trials. Runs of an earlier call are read and not run again."""
         began = perf_counter()
         repair_storage(self.out / STORAGE)
         for first in range(0, self.plan.trials, BATCH):
@@ -128,7 +128,7 @@ class Searching:
         self._write(words, seconds=perf_counter() - began)
 
     def _batch(self, asked: Sequence[Sequence[Trial]], title: str) -> None:
-        """Train the trials of a batch, the better half of each group longer."""
+        """Train the trials of a batch; the better half of each group trains for more rounds."""
         alive = [list(trials) for trials in asked]
         for i in range(max(map(len, self.steps))):
             runs = [
@@ -148,7 +148,7 @@ class Searching:
                     alive[g] = kept
 
     def _train(self, configs: Sequence[Config], title: str) -> None:
-        """Run what is not there yet. A run that fails is tried once more: its worker may have been killed."""
+        """Run the missing runs. A run that fails is tried once more, because its worker may have been killed."""
         todo = [config for config in configs if not reached(config, retry=True)]
         for last in (False, True):
             names = [f"{title}: {Path(config['out']).parent.name}/{Path(config['out']).name}" for config in todo]
@@ -203,7 +203,7 @@ class Searching:
         return known
 
     def _about(self, spaces: Sequence[Mapping[str, Range]]) -> dict[str, Any]:
-        """What makes two searches the same."""
+        """The values that are equal in two calls of the same search."""
         return {
             "methods": [label(cell) for cell in self.groups],
             "ranges": [{key: str(several) for key, several in space.items()} for space in spaces],

@@ -72,7 +72,7 @@ def declared_range(name: str, text: str) -> Range:
     """A range from the sources of a method."""
     found = Range.of(text)
     if found is None:
-        raise ArnoError(f"tune: {name} = {text}", "it is no range", "write log(0.001, 1), linear, int or any")
+        raise ArnoError(f"tune: {name} = {text}", "it is not a range", "write log(0.001, 1), linear, int or any")
     return found
 
 
@@ -92,7 +92,7 @@ def refuse_values(cell: Cell, space: Mapping[str, Range], problem: Problem) -> N
             value, rule, *_ = error.args
             remedy = "write int(1, 10)" if "whole number" in rule else "change the range"
             raise ArnoError(f"search for {cell.name}: {value}", rule, remedy) from error
-        except Exception as error:  # of a user's own method
+        except Exception as error:  # a user's own method can raise any exception
             raise ArnoError(f"search for {cell.name}", described(error), "correct the method or the ranges") from error
 
 
@@ -103,5 +103,5 @@ def method_of(cell: Cell) -> str:
 
 
 def known_methods() -> set[str]:
-    """The names that may stand before a setting of one method."""
+    """The names that may precede a setting of one method."""
     return {*configs.registry("method").names(), "custom"}

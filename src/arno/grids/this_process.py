@@ -44,8 +44,8 @@ class ThisProcess(Workers):
         return [Ended(cell, outcome)]
 
     def stop(self, times: int) -> None:
-        """Between two cells: leave the loop."""
+        """Called between two cells: leave the loop."""
         raise KeyboardInterrupt
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""

@@ -88,7 +88,7 @@ def search_and_compare(
 
 
 def _stop(times: int) -> None:
-    """Between two runs a signal stops the search at once; while runs are under way, they are saved first."""
+    """Between two runs, a signal stops the search at once. While runs are in progress, they are saved first."""
     raise KeyboardInterrupt
 
 
