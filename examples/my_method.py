@@ -4,8 +4,8 @@ v ← Σ p_k Δ_k · min(1, c/‖Δ_k‖),   c = strength · (mean norm in the p
 
     arno run method=custom method.target=examples/my_method.py:factory method.strength=0.5
 
-Arno calls the factory with the settings. A method is a list of parts; a part overrides only the moments of the round
-that it changes.
+Arno calls the factory with the settings. A method is a list of parts. A round calls the callbacks of every part
+(`start`, `receive`, `finish`, …); a part overrides only the callbacks that it needs.
 """
 
 from dataclasses import dataclass

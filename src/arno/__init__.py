@@ -1,10 +1,11 @@
-"""Arno: federated optimisation under heterogeneous data. Many streams, one river.
+"""Arno: an engine for federated optimisation under heterogeneous data. It simulates and compares methods.
 
 >>> import arno
 >>> result = arno.run("method=fedprox", "method.mu=0.1", rounds=5)    # doctest: +SKIP
 >>> result.history["test_accuracy"].iloc[-1]                          # doctest: +SKIP
 
-A model is a vector, a cohort is a matrix, a method is a few parts: `Federation` runs the round, a `Part` changes it.
+A model is a vector, and the updates of a cohort are a matrix. `Federation` runs a round. A method is a list of `Part`s,
+which change the round.
 """
 
 import os
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from .report.html import write_report
     from .runs.run import RunResult, resume, run
 
-# Threads of a kernel that wait for each other sleep instead of spinning: on a busy machine spinning costs several times
-# the work itself. OpenMP reads this once, when torch is imported.
+# OpenMP threads that wait for each other sleep. By default they test a variable without a pause, which takes several
+# times the time of the work itself on a busy machine. OpenMP reads this variable once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-#: The modules of the public names; they are imported on first use, so that `import arno` costs nothing.
+#: The modules of the public names. They are imported on first use, so that `import arno` takes little time.
 _HOMES = {
     "Federation": "core.federation",
     "Local": "core.federation",

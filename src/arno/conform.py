@@ -1,7 +1,7 @@
 """Conformance: replay cases that specify what a method computes, with the same classes that `arno run` uses.
 
-A case is an `.npz` without pickles that holds data, start, participation and batch order, so that no randomness is
-left, and the expected trajectory in float64. The packaged cases are in `arno/conformance`.
+A case is an `.npz` file without pickles. It holds the data, the start, the participation and the order of batches, so
+that nothing is random, and the expected trajectory in float64. The packaged cases are in `arno/conformance`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .tasks.classification import Classification, balanced
 Pairs = Iterator[tuple[Any, Any]]
 
 PACKAGED = Path(__file__).parent / "conformance"
-#: The largest whole number in a specification: a case is tiny, and these numbers are sizes and counts of steps.
+#: The largest whole number in a specification. These numbers are sizes and counts of steps, and a case is tiny.
 LARGEST = 256
 
 
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Within tolerance; a NaN never is."""
+        """Whether the error is within the tolerance; a NaN is not."""
         return self.error <= self.tolerance
 
 
@@ -77,7 +77,7 @@ def replay(path: Path, backend: str = "serial") -> Outcome:
     if kind not in KINDS:
         raise unknown("kind of case", kind, KINDS)
     if (large := max(_whole(case.spec), default=0)) > LARGEST:
-        rule = f"its spec has the number {large:,}, and at most {LARGEST} is replayed"
+        rule = f"its spec has the number {large:,}, and numbers must be at most {LARGEST}"
         raise ArnoError(f"{path}", rule, "give a small case")
     try:
         errors = [_difference(mine, expected) for mine, expected in KINDS[kind](case)]
@@ -86,7 +86,7 @@ def replay(path: Path, backend: str = "serial") -> Outcome:
         raise
     except KeyError as error:
         raise ArnoError(f"{path.name}", f"{error} is missing", remedy) from error
-    except Exception as error:  # arrays and settings that do not fit together fail in many ways
+    except Exception as error:  # arrays that contradict the settings can cause any exception
         rule = f"cannot be replayed ({type(error).__name__}: {shortened(' '.join(str(error).split()))})"
         raise ArnoError(f"{path.name}", rule, remedy) from error
     return Outcome(case.spec["name"], largest, float(case.spec["tol"]))
@@ -98,14 +98,14 @@ def read(path: Path, backend: str) -> Case:
         arrays = read_npz(path)
         spec = parse_json(str(arrays.pop("spec")), "its spec")
     except (ArnoError, KeyError) as error:
-        raise ArnoError(f"{path}", f"is no conformance case ({error})", "give .npz files with a 'spec'") from error
+        raise ArnoError(f"{path}", f"is not a conformance case ({error})", "give .npz files with a 'spec'") from error
     if reason := _wrong(spec):
-        raise ArnoError(f"{path}", f"is no conformance case: its spec {reason}", "give a case of version 1")
+        raise ArnoError(f"{path}", f"is not a conformance case: its spec {reason}", "give a case of version 1")
     return Case(numbers(spec, f"{path}"), arrays, backend)
 
 
 def _wrong(spec: Any) -> str:
-    """Why this is no specification of a case; empty if it is one."""
+    """Why this is not the specification of a case; empty if it is one."""
     kinds = {"version": int, "name": str, "kind": str, "tol": int | float, "method": dict}
     if not isinstance(spec, dict):
         return "holds no names"
@@ -193,7 +193,7 @@ def lorenzo(case: Case) -> Pairs:
 
 
 def balance(case: Case) -> Pairs:
-    """The balanced validation set: how many samples of each class, and how many different ones."""
+    """The balanced validation set: how many samples of each class it has, and how many different samples."""
     labels, classes = case.tensor("labels"), case.spec["dims"]["classes"]
     chosen = torch.as_tensor(balanced(labels, classes, seed=0))
     yield torch.bincount(labels[chosen], minlength=classes), case.arrays["counts"]
@@ -221,7 +221,7 @@ def quadratic(case: Case) -> Pairs:
 
 
 def rcl_loss(case: Case) -> Pairs:
-    """FedRCL's term on given features, and its gradients."""
+    """FedRCL's term and its gradients on given features."""
     levels = [case.tensor(f"feat_{i}").requires_grad_() for i in range(_count(case, "feat_"))]
     settings = {name: value for name, value in case.spec["method"].items() if name != "name"}
     loss = relaxed_contrastive(levels, case.tensor("labels"), **settings)

@@ -1,4 +1,4 @@
-"""How much memory and disk this process may use: of the machine, of its control group, of its own limits."""
+"""How much memory and disk this process may use. The machine, its control group and its own limits decide this."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-#: Where the shared memory of Linux lies.
+#: The folder of the shared memory of Linux.
 SHARED = Path("/dev/shm")
 
 
 def memory() -> int:
-    """The bytes that all processes of a run may use together; 64 GiB where the system does not say."""
+    """The bytes that all processes of a run may use together; 64 GiB if the system does not report them."""
     return _limit()
 
 
 def owner() -> str:
-    """What sets this limit, for errors."""
+    """The words for what sets the limit of `memory()`, for errors."""
     return "this machine" if memory() >= _physical() else "the control group of this process"
 
 
 def available() -> int:
-    """How many of them are free now, or can be freed at once."""
+    """How many bytes of `memory()` are free now, or can be freed immediately."""
     free = _table(Path("/proc/meminfo")).get("MemAvailable", memory())
     return max(0, min([free, *(limit - used for limit, used in groups())]))
 
 
 def of_a_process() -> tuple[int, str]:
-    """The bytes that one process may use beside its libraries, and the name of the limit that says so."""
+    """The bytes that one process may use in addition to its libraries, and the name of the limit that decides it."""
     if sys.platform == "win32":
         return memory(), owner()
     import resource
@@ -46,17 +46,17 @@ def of_a_process() -> tuple[int, str]:
 
 
 def resident() -> int:
-    """The memory of this process now; 0 where the system does not say."""
+    """The bytes of memory that this process uses now; 0 if the system does not report them."""
     return _status("VmRSS")
 
 
 def peak() -> int:
-    """The most memory that this process has used so far; 0 where the system does not say."""
+    """The most bytes of memory that this process has used so far; 0 if the system does not report them."""
     return _status("VmHWM")
 
 
 def free_disk(path: Path) -> int:
-    """The free bytes of the file system on which a path lies or would lie."""
+    """The free bytes of the file system of a path; the path need not exist."""
     there = path.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -64,7 +64,7 @@ def free_disk(path: Path) -> int:
 
 
 def free_shared() -> int | None:
-    """The free bytes of shared memory; None where it is a part of main memory without a size of its own."""
+    """The free bytes of shared memory; None if the system gives it no size of its own."""
     return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None
 
 
@@ -96,7 +96,7 @@ def _limit() -> int:
 
 
 def groups(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:
-    """The limit of each control group that holds this process, and how many bytes of it cannot be freed at once."""
+    """For each control group of this process: its limit, and how many of its used bytes cannot be freed immediately."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
@@ -113,7 +113,7 @@ def groups(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cg
 
 
 def _upwards(top: Path, group: str, names: tuple[str, str, str]) -> Iterator[tuple[int, int]]:
-    """The limit and the use of a group and of all groups above it; in a container, of those that are visible there."""
+    """The limit and the use of a group and of its parent groups. In a container, only some of them are visible."""
     limit, use, cached = names
     here = top / group.strip("/")
     while top == here or top in here.parents:

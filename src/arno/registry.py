@@ -1,4 +1,4 @@
-"""Named factories. A setting on the command line is a keyword parameter of the factory it configures.
+"""Named factories. A setting on the command line is a keyword parameter of the factory that it configures.
 
 `method=fedprox method.mu=0.1` calls `fedprox(mu=0.1)`; the default, the type and the documentation of `mu` are
 in that function alone. Methods, data sets, partitions, models and selections all work in this way.
@@ -28,8 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Registry:
     """The factories of one group (`method`, `data`, …), found in the modules of one package.
 
-    decorator: how the sources register a factory. A module is imported when one of its factories is asked for: their
-    names are found in the text of the sources.
+    decorator: the decorator with which sources register a factory. The names of factories are found in the text of the
+    sources; a module is imported when one of its factories is needed.
     """
 
     def __init__(self, group: str, package: str, decorator: str = "") -> None:
@@ -38,7 +38,7 @@ class Registry:
         self._info: dict[str, dict[str, Any]] = {}
 
     def register(self, name: str, **info: Any) -> Callable[[F], F]:
-        """Decorator: make a factory known by `name`; `info` is shown in listings (paper, formula, …)."""
+        """Decorator: register a factory under `name`. Listings show `info` (paper, formula, …)."""
 
         def add(factory: F) -> F:
             self._factories[name] = factory
@@ -65,9 +65,9 @@ class Registry:
         return {name: module for module, path in files.items() for name in call.findall(path.read_text("utf-8"))}
 
     def info(self, name: str, target: str | None = None) -> Mapping[str, Any]:
-        """The information given when `name` was registered.
+        """The information with which `name` was registered.
 
-        With `custom`: what the user's own factory at `target` was registered with; empty if it was not.
+        With `custom`: the information of the user's own factory at `target`; empty if it was not registered.
         """
         if name == "custom":
             factory = load_target(target) if target else None
@@ -76,12 +76,12 @@ class Registry:
         return self._info[name]
 
     def get(self, name: str, target: str | None = None) -> Callable[..., Any]:
-        """The factory called `name`; with `custom`, the user's own at `target` (`file.py:name` or `module:name`)."""
+        """The factory called `name`; for `custom`, the user's own factory (`file.py:name` or `module:name`)."""
         if name == "custom":
             if not target:
                 raise ArnoError(
                     f"{self.group}=custom without {self.group}.target",
-                    "a custom factory is named by file or module",
+                    "target names the file or module of your own factory",
                     f"add {self.group}.target=my_file.py:factory",
                 )
             return load_target(target)
@@ -93,7 +93,7 @@ class Registry:
         return self._factories[name]
 
     def settings(self, name: str, target: str | None = None) -> dict[str, inspect.Parameter]:
-        """What a user may set: the fields of a dataclass, or the keyword-only parameters of a function."""
+        """The settings of a factory: the fields of a dataclass, or the keyword-only parameters of a function."""
         factory = self.get(name, target)
         parameters = inspect.signature(factory, eval_str=True).parameters.values()
         return {p.name: p for p in parameters if is_dataclass(factory) or p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -106,7 +106,7 @@ class Registry:
 
 
 _LOADED: dict[str, None] = {}
-#: Modules whose functions are no factories of Arno's objects; calling one by mistake could do harm.
+#: The standard library: its functions are not factories of Arno's objects, and a call by mistake could do damage.
 STANDARD = frozenset({*sys.stdlib_module_names, *sys.builtin_module_names})
 #: Modules of release 0.1 that a user's own file may import, and where their names are now.
 MOVED = {
@@ -124,7 +124,7 @@ MOVED = {
 
 
 def loaded_targets() -> list[str]:
-    """The users' own factories that this process has imported; a new worker process must import them too."""
+    """The user's own factories that this process has imported; a new worker process must import them, too."""
     return list(_LOADED)
 
 
@@ -133,7 +133,7 @@ def load_target(target: str) -> Callable[..., Any]:
     where, colon, attribute = target.rpartition(":")
     what = f"target {shortened(target)!r}"
     if not colon:
-        raise ArnoError(what, "it must name a file or module and what to take from it", "write file.py:name")
+        raise ArnoError(what, "it must name a file or module, and a name in it", "write file.py:name")
     if where.endswith(".py"):
         path = Path(os.path.realpath(place(where))) if "\0" not in where else Path(where)
         name = _import_file(path, what)
@@ -145,7 +145,7 @@ def load_target(target: str) -> Callable[..., Any]:
         known = [n for n in vars(sys.modules[name]) if not n.startswith("_")]
         raise unknown(f"name in {where}", shortened(attribute), known) from None
     if not callable(factory):
-        rule = f"{attribute} is a {type(factory).__name__}, not something to call"
+        rule = f"{attribute} is a {type(factory).__name__}, which cannot be called"
         raise ArnoError(what, rule, "name a function or class")
     if inspect.isroutine(factory) or inspect.isclass(factory):
         _refuse_standard(str(factory.__module__), what)
@@ -161,10 +161,10 @@ def _refuse_standard(module: str, what: str) -> None:
 
 
 def _import_file(path: Path, what: str) -> str:
-    """Import a Python file once; the name of its module."""
+    """Import a Python file once; return the name of its module."""
     if not os.path.isfile(path):
         rule = f"there is no file {shortened(path)}"
-        raise ArnoError(what, rule, "give a path relative to where you are")
+        raise ArnoError(what, rule, "give a path relative to the working directory")
     name = f"arno_target_{path.stem}_{crc32(str(path).encode()):08x}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -192,9 +192,9 @@ def broken(what: str, rule: str, error: BaseException) -> ArnoError:
 
 
 def _import_module(name: str, what: str) -> str:
-    """Import a module by name; its name."""
+    """Import a module by its name; return this name."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ArnoError(what, f"{shortened(name)!r} is no name of a module", "write file.py:name or module:name")
+        raise ArnoError(what, f"{shortened(name)!r} is not a name of a module", "write file.py:name or module:name")
     _refuse_standard(name, what)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -203,7 +203,7 @@ def _import_module(name: str, what: str) -> str:
     except ModuleNotFoundError as error:
         _refuse_moved(error, what)
         rule = f"cannot import {shortened(name)}: {shortened(error)}"
-        raise ArnoError(what, rule, "is it installed, or in this folder?") from error
+        raise ArnoError(what, rule, "install it, or start arno in the folder that holds it") from error
     except (Exception, SystemExit) as error:
         raise broken(what, "importing it failed", error) from error
     return name

@@ -19,12 +19,12 @@ CASES = [
     ("num_clients=3", "'num_clients'", "called clients", "try clients="),
     ("dataset=mnist", "'dataset'", "called data", "try data="),
     ("method.lr=3", "'method.lr'", "no such setting", "try local.lr="),
-    ("partition.alfa=3", "'partition.alfa'", "known are", "did you mean 'partition.alpha'?"),
+    ("partition.alfa=3", "'partition.alfa'", "the known names are", "did you mean 'partition.alpha'?"),
     ("method.mu=3", "'method.mu'", "method=fedavg has no such setting", "method.mu=..."),
     ("method=fedpox", "'fedpox'", "known", "did you mean 'fedprox'?"),
     ("data=digitz", "'digitz'", "known", "did you mean 'digits'?"),
     ("model=lenet", "'lenet'", "the choice is called lenet5", "try model=lenet5"),
-    ("engine=seriel", "'seriel'", "known are", "did you mean 'serial'?"),
+    ("engine=seriel", "'seriel'", "the known names are", "did you mean 'serial'?"),
     ("rounds", "'rounds'", "key=value", "rounds=10"),
     ("rounds=many", "rounds = many", "whole number", "--help"),
     ("rounds=2.5", "rounds = 2.5", "whole number", "--help"),
@@ -44,7 +44,7 @@ CASES = [
     ("local.batch_size=0", "local.batch_size = 0", "at least 1", "change local.batch_size"),
     ("local.batch_size=1.5", "local.batch_size = 1.5", "whole number", "change local.batch_size"),
     ("local.lr=0", "local.lr = 0", "above 0", "change local.lr"),
-    ("local.lr=fast", "local.lr = 'fast'", "a law", "uniform(a, b)"),
+    ("local.lr=fast", "local.lr = 'fast'", "a distribution", "uniform(a, b)"),
     ("local.lr=null", "local.lr = null", "a law", "try local.lr="),
     ("local.lr=[0.1, 0.2]", "2 values", "20 clients", "one value per client"),
     ("local.lr=[a, b]", 'local.lr = ["a", "b"]', "number", "try local.lr="),
@@ -58,8 +58,8 @@ CASES = [
     ("data=npz data.path=nowhere.npz", "data.path = nowhere.npz", "cannot be read", "np.savez"),
     ("data=mnist data.root=nowhere", "data.root = nowhere", "no such folder", "leave data.root out"),
     ("data=folder data.root=nowhere", "data.root = nowhere", "no such folder", "data.root"),
-    ("method=custom", "method=custom", "named by file or module", "method.target="),
-    ("method=custom method.target=nowhere.py:f", "'nowhere.py:f'", "no file", "relative to where you are"),
+    ("method=custom", "method=custom", "names the file or module", "method.target="),
+    ("method=custom method.target=nowhere.py:f", "'nowhere.py:f'", "no file", "relative to the working directory"),
     ("method=custom method.target=nowhere", "'nowhere'", "file or module", "write file.py:name"),
     ("model=lenet5", "model=lenet5", "too small", "try model=mlp"),
 ]
@@ -215,7 +215,7 @@ def test_an_option_that_does_not_exist(arno):
 def test_a_target_without_the_name(arno):
     Path("mine.py").write_text("def factory():\n    return []\nnumber = 3\n")
     assert "did you mean 'factory'?" in arno("run", "method=custom", "method.target=mine.py:factori").error
-    assert "not something to call" in arno("run", "method=custom", "method.target=mine.py:number").error
+    assert "which cannot be called" in arno("run", "method=custom", "method.target=mine.py:number").error
     Path("wrong.py").write_text("def factory():\n    return 3\n")
     assert "a method is a list of parts" in arno("run", "method=custom", "method.target=wrong.py:factory").error
     Path("bare.py").write_text("def factory(*, strength):\n    return []\n")

@@ -155,13 +155,13 @@ def test_conform_fails_with_status_1(arno):
 
 
 def test_conform_refuses_what_is_no_case_with_status_2(arno):
-    assert "is no conformance case" in arno("conform", "nowhere.npz").error
+    assert "is not a conformance case" in arno("conform", "nowhere.npz").error
     np.savez("bare.npz", x=np.zeros(3))
-    assert "is no conformance case" in arno("conform", "bare.npz").error
+    assert "is not a conformance case" in arno("conform", "bare.npz").error
     assert "has version 2" in arno("conform", changed(Path("new.npz"), spec=_spec(version=2))).error
     assert "kind of case" in arno("conform", changed(Path("odd.npz"), spec=_spec(kind="magic"))).error
     np.savez("pickled.npz", spec=np.array([{"a": 1}], dtype=object))
-    assert "is no conformance case" in arno("conform", "pickled.npz").error
+    assert "is not a conformance case" in arno("conform", "pickled.npz").error
     assert "did you mean 'serial'?" in arno("conform", CASE, "--backend", "seral").error
 
 

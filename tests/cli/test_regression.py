@@ -141,9 +141,12 @@ def test_lorenzo_scores_by_rmse(arno):
         ("method=fedrcl", "FedRCL on task regression: it contrasts classes"),
         ("method=qrmix", "QR-Mix on task regression: its Hessian is that of the cross-entropy"),
         ("method=cluster_fedvarp method.by=labels method.clusters=2", "method.by = labels: this problem has no labels"),
-        ("task=classification", "task=classification: the targets are no classes"),
+        ("task=classification", "task=classification: the targets are not classes"),
         ("task=regression data.name=wine", "task=regression: the targets are labels of classes"),
-        ("data.name=vine", "unknown data.name 'vine': known are breast_cancer, diabetes, wine; did you mean 'wine'?"),
+        (
+            "data.name=vine",
+            "unknown data.name 'vine': the known names are breast_cancer, diabetes, wine; did you mean 'wine'?",
+        ),
         ("model=lenet5", "model=lenet5 on data of shape (10,): it needs images"),
     ],
 )

@@ -290,7 +290,7 @@ def test_a_damaged_record_changes_nothing(tmp_path: Path) -> None:
     for damage in ("", "[]", '{"methods": 1}', json.dumps(text), "{"):
         (out / "compare.json").unlink()
         record.write_text(damage)
-        with pytest.raises(ArnoError, match="it is no record of a search"):
+        with pytest.raises(ArnoError, match="it is not a record of a search"):
             run(out, "method=fedavg", trials=3)
         record.unlink()
         assert run(out, "method=fedavg", trials=3) == whole

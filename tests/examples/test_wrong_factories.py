@@ -96,11 +96,11 @@ def unnamed():
 
 CASES = [
     # settings; value, rule, remedy
-    ("task=custom", "task=custom without task.target", "named by file or module", "add task.target="),
+    ("task=custom", "task=custom without task.target", "names the file or module", "add task.target="),
     ("task=custom task.target=mine.py", "target 'mine.py'", "it must name a file or module", "write file.py:name"),
     ("data=custom data.target=none.py:f", "target 'none.py:f'", "there is no file", "relative"),
     ("engine=custom engine.target=mine.py:thre", "'thre'", "known", "did you mean 'three'?"),
-    ("select=custom select.target=mine.py:number", "mine.py:number", "not something to call", "name a function"),
+    ("select=custom select.target=mine.py:number", "mine.py:number", "which cannot be called", "name a function"),
     (
         "data=custom data.target=mine.py:three",
         "data=custom returned an object of type int",

@@ -111,7 +111,7 @@ breaks(
     {"A - SHARED": "A - SHARED - A"},
 )  # fmt: skip
 breaks(
-    "core/method_part.py", "_refuse_conflict", "parts_without_a_role_that_change_the_same_moment_are_refused",
+    "core/method_part.py", "_refuse_conflict", "parts_without_a_role_that_change_the_same_callback_are_refused",
     {"if A and B: raise C": "pass"},
 )  # fmt: skip
 
@@ -598,7 +598,7 @@ breaks(
 )  # fmt: skip
 breaks(
     "core/federation.py", "Federation.round", "running_statistics_are_in_no_norm_and_no_momentum",
-    {"V[self._unseen] = 0": "pass"},
+    {"V[self._hidden] = 0": "pass"},
 )  # fmt: skip
 breaks(
     "core/traffic.py", "traffic", "parts_declare_what_they_send",
@@ -619,8 +619,8 @@ breaks(
 
 breaks(
     "core/federation.py", "Federation.round", "what_is_kept_enters_no_state_of_the_server",
-    {"V[self._unseen] = 0": "pass"},
-    {"O.delta[:, self._unseen] = 0": "pass"},
+    {"V[self._hidden] = 0": "pass"},
+    {"O.delta[:, self._hidden] = 0": "pass"},
 )  # fmt: skip
 breaks(
     "methods/fedcm.py", "ClientMomentum.start", "what_is_kept_enters_no_state_of_the_server",

@@ -136,21 +136,21 @@ class Sent(Part):
         return work
 
 
-def law_parts_without_a_role_that_change_the_same_moment_are_refused() -> None:
+def law_parts_without_a_role_that_change_the_same_callback_are_refused() -> None:
     for one, other in ((Doubled(), Raised()), (Doubled(), ServerMomentum()), (Sent(), Proximal())):
         why = refusal(one, other)
         assert "both change `" in why
         assert f"{type(one).__name__} has no role" in why
         assert "give it roles = frozenset({…}) with names from select, order, window" in why
         assert refusal(other, one) == why
-    federate(network(), [Doubled(), Sent()], 1)  # they change different moments
+    federate(network(), [Doubled(), Sent()], 1)  # they change different callbacks
     federate(network(), [Doubled(), Proximal()], 1)
 
 
 def law_a_window_with_nothing_to_cut_says_so() -> None:
     fed = federate(network(hidden=()), [Window(0.5)], 1)
-    (line,) = [line for line in fed.advice if "cuts nothing" in line]
-    assert line.startswith("method.beta = 0.5 cuts nothing: this network has no hidden units")
+    (line,) = [line for line in fed.advice if "has no effect" in line]
+    assert line.startswith("method.beta = 0.5 has no effect: this network has no hidden units")
     same(fed.w, federate(network(hidden=()), [], 1).w, 0.0)
     assert not federate(network(), [Window(0.5)], 0).advice
     assert not federate(network(hidden=()), [Window(1.0)], 0).advice

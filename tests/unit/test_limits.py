@@ -194,7 +194,7 @@ def test_attack_no_pickle_is_executed_and_no_message_advises_it():
     np.save("one.npy", np.arange(3))
     for name in ("objects.npz", "pickle.npz", "one.npy"):
         refused("Python objects|not an .npz file|cannot be read", load, {"kind": "npz", "path": name})
-        refused("is no conformance case", conform.read, Path(name), "serial")
+        refused("is not a conformance case", conform.read, Path(name), "serial")
     assert not Path("canary").exists()
 
 
@@ -357,7 +357,7 @@ def test_attack_a_function_of_the_standard_library_under_another_name_is_no_targ
 
 @pytest.mark.parametrize("where", ["", ".os", "a..b", "a b", "x" * 5000, "\0.py", "~nobody/x.py", "a" * 300 + ".py"])
 def test_a_target_that_is_no_module_and_no_file_is_one_line(where):
-    refused("no name of a module|there is no file|cannot import", load_target, f"{where}:factory")
+    refused("not a name of a module|there is no file|cannot import", load_target, f"{where}:factory")
 
 
 # --- conformance cases ---
@@ -366,7 +366,7 @@ def test_a_target_that_is_no_module_and_no_file_is_one_line(where):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda spec: spec.update(epochs=10**12), "has the number 1,000,000,000,000, and at most 256"),
+        (lambda spec: spec.update(epochs=10**12), "has the number 1,000,000,000,000, and numbers must be at most 256"),
         (lambda spec: spec["dims"].update(hidden=10**9), "at most 256"),
         (lambda spec: spec.update(tol="small"), "wrong tol"),
         (lambda spec: spec.update(method=[]), "wrong method"),

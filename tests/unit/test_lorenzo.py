@@ -330,7 +330,7 @@ def test_a_regression_is_scored_by_the_declared_metric(metric: str | None) -> No
     assert len(set(distance.tolist())) == 3
     best = data.scores(data.total(part.best, "balanced"))[metric or "rmse"]  # recorded as the metric's own value
     assert record.numbers[f"best_{metric or 'rmse'}"] == pytest.approx(best, abs=1e-12)
-    with pytest.raises(ArnoError, match=r"unknown method.metric 'f1': known are loss, mae, r2, rmse"):
+    with pytest.raises(ArnoError, match=r"unknown method.metric 'f1': the known names are loss, mae, r2, rmse"):
         federation(data, Lorenzo(metric="f1"))
 
 

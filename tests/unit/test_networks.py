@@ -197,7 +197,7 @@ def test_an_instance_keeps_its_weights(nets):
     assert whole.init(0).any()
 
 
-@pytest.mark.parametrize(("name", "said"), [("Wrong", "cannot compute them"), ("text", "not something to call")])
+@pytest.mark.parametrize(("name", "said"), [("Wrong", "cannot compute them"), ("text", "which cannot be called")])
 def test_a_network_that_does_not_fit_is_one_line(nets, name, said):
     with pytest.raises(ArnoError) as error:
         own(nets, name)

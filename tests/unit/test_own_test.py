@@ -142,7 +142,7 @@ def test_validation_samples_of_the_clients(tmp_path, monkeypatch) -> None:
         "validation: 3 samples that 2 clients keep (data.client_val), taken together, choose the best model"
     )
     assert problem.validation in fed.advice
-    assert any(line.startswith("Lorenzo scores models by F1 on validation samples") for line in fed.advice)
+    assert any(line.startswith("Lorenzo scores models by F1 on balanced validation samples") for line in fed.advice)
     with pytest.raises(ArnoError, match=r"data\.val = 0\.1 with data\.client_val = 0\.2"):
         federation("data.val=0.1", "data.client_val=0.2")
 

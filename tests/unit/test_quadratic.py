@@ -165,7 +165,7 @@ def test_divergence_is_an_error(backend: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [("seltype=rnd", "rand"), ("num_user=3", "num_users"), ("epochs=0", "at least 1"), ("lr=-1", "positive"),
-     ("powd=50 seltype=powd", "choose 3 to 30"), ("dim=two", "type int"), ("frac=2", "at most 1"),
+     ("powd=50 seltype=powd", "powd = 50: it must be from 3"), ("dim=two", "type int"), ("frac=2", "at most 1"),
      ("until=0 seltype=adapowd", "above 0")],
 )  # fmt: skip
 def test_bad_settings(text: str, message: str) -> None:

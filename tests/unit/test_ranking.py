@@ -135,11 +135,11 @@ def test_tokens_by_hand() -> None:
     ("name", "targets", "classes", "settings", "said"),
     [
         ("binary", torch.tensor([0, 1, 2]), ("a", "b", "c"), {}, "it needs two classes, and the data have 3 classes"),
-        ("binary", torch.tensor([0.0, 1.0]), (), {}, "no labels of one class each"),
+        ("binary", torch.tensor([0.0, 1.0]), (), {}, "no class label for each sample"),
         ("binary", torch.tensor([0, 1]), ("a", "b"), {"pos_weight": -1.0}, "it must be a positive number"),
         ("multilabel", torch.tensor([0, 1]), ("a", "b"), {}, "a 0 or a 1 for each label"),
         ("multilabel", torch.tensor([[0, 2]]), ("a", "b"), {}, "a 0 or a 1 for each label"),
-        ("tokens", torch.tensor([[0.5]]), (), {}, "no numbers of tokens"),
+        ("tokens", torch.tensor([[0.5]]), (), {}, "not indices of tokens"),
         ("tokens", torch.tensor([[1]]), ("a", "b"), {"padding": 2}, "there are 2 tokens"),
     ],
 )

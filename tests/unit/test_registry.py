@@ -39,9 +39,11 @@ def test_names_settings_and_build(tools):
 
 
 def test_an_unknown_name(tools):
-    with pytest.raises(ArnoError, match=r"unknown tool 'hamer': known are custom, hammer, saw; did you mean 'hammer'"):
+    with pytest.raises(
+        ArnoError, match=r"unknown tool 'hamer': the known names are custom, hammer, saw; did you mean 'hammer'"
+    ):
         tools.get("hamer")
-    with pytest.raises(ArnoError, match=r"known are custom, hammer, saw; choose one of them$"):
+    with pytest.raises(ArnoError, match=r"the known names are custom, hammer, saw; choose one of them$"):
         tools.get("xyz")
 
 
@@ -77,7 +79,7 @@ def test_errors_say_value_rule_remedy():
     assert str(ArnoError("a = 1", "it must be 2", "write 2")) == "a = 1: it must be 2; write 2"
     assert str(ArnoError("a = 1", "it must be 2")) == "a = 1: it must be 2"
     many = [f"name{i}" for i in range(40)]
-    assert str(unknown("thing", "nam3", many)).startswith("unknown thing 'nam3': it is none of the 40 known ones")
+    assert str(unknown("thing", "nam3", many)).startswith("unknown thing 'nam3': 40 other names are known")
     assert "did you mean" not in str(unknown("thing", "qqq", ["abc"]))
     assert "pip install 'arno[mlflow]'" in str(need("mlflow", "mlflow"))
 

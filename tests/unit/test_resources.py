@@ -293,7 +293,8 @@ def test_a_plan_of_a_grid(capsys):
 
 def test_a_plan_says_what_is_refused(capsys):
     assert dispatch(["plan", "model.hidden=[100000,100000]"]) == 2
-    assert "\nrefused        7 copies of a network of 10,007,600,010 parameters" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "\nrefused        the run needs 7 copies of a network of 10,007,600,010 parameters" in said
 
 
 def test_a_plan_of_a_problem_without_a_network_and_on_ray(capsys):

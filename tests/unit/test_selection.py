@@ -174,7 +174,8 @@ def test_schedule_from_a_file(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["powd", "cpowd", "rpowd", "adapowd"])
 def test_too_few_or_too_many_candidates(kind: str) -> None:
     for d in (1, 6):
-        with pytest.raises(ArnoError, match="choose 2 to 5"):
+        rule = rf"select.d = {d}: it must be from 2 \(the cohort\) to 5 \(all clients\)"
+        with pytest.raises(ArnoError, match=rule):
             started(kind, 2, d=d)
 
 

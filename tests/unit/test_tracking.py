@@ -268,7 +268,8 @@ def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path: Path, monkeypatch:
     assert result.folder.manifest()["status"] == "done"
     log = (result.path / "log.txt").read_text()
     assert (
-        "broken.Broken did not take everything (see run/track/broken.Broken.log); nothing is lost: `arno track" in log
+        "broken.Broken did not receive all records (see run/track/broken.Broken.log); no record is lost: `arno track"
+        in log
     )
     assert "this server: is down" in (result.path / "track" / "broken.Broken.log").read_text()
 

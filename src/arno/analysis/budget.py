@@ -1,4 +1,4 @@
-"""What the compared methods spent: unequal budgets are named beside the verdict."""
+"""The budgets of the compared methods; a comparison names unequal budgets next to its verdict."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from .comparison import Comparison
 from .tuning import Tuning
 
-#: What counts as a budget, by the name in records: rounds, local steps and uploads. Seconds depend on the machine.
+#: The budgets, by their names in records: rounds, local steps and uploads. Seconds depend on the machine.
 SPENT = {"rounds": ("rounds", 1.0), "local_steps": ("local steps", 1.0), "uploaded_bytes": ("MB uploaded", 1e6)}
-#: Budgets whose ratio is at most this are equal.
+#: Budgets count as equal if their ratio is at most this.
 EQUAL = 1.05
-#: The most methods with the same budget that are named; of more, the number is shown.
+#: The largest number of methods with the same budget that are named; for more methods, their number is shown.
 NAMED = 4
 
 
@@ -44,7 +44,7 @@ def unequal_searches(tuning: Tuning) -> list[str]:
 def differing(spent: Mapping[str, Mapping[str, float]]) -> str:
     """The budgets that differ between methods, in words; empty if all are equal.
 
-    spent: by the name of the budget and of the method.
+    spent: the budgets, by the name of the budget and the name of the method.
 
     >>> differing({"rounds": {"a": 40, "b": 40}, "local_steps": {"a": 100, "b": 100, "c": 250}})
     'local steps c 250, a and b 100'
@@ -58,7 +58,7 @@ def differing(spent: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _listed(each: Mapping[str, float]) -> str:
-    """Methods with their budgets, the largest first; methods with about the same budget together."""
+    """Methods with their budgets, the largest first; methods with about the same budget are named together."""
     together: list[tuple[list[str], float]] = []
     for name, value in sorted(each.items(), key=lambda item: -item[1]):
         if together and together[-1][1] <= EQUAL * value:

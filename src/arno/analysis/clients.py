@@ -1,4 +1,4 @@
-"""Scores of the single clients: one row per client, over the seeds, for each method of a comparison."""
+"""The scores of each client over the seeds, for each method of a comparison."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from .comparison import Comparison, Group
 
-#: The prefixes of the scores, and what they are called beside each other.
+#: The prefixes of the scores, and the names of their models.
 MODELS = {"own": "global", "personal": "personal"}
-#: Tables print all clients up to this number, else this many of the clients with the lowest scores.
+#: A table shows all clients if there are at most MANY; otherwise, the WORST clients with the worst scores.
 MANY, WORST = 12, 5
 
 
 @dataclass(frozen=True)
 class Column:
-    """The scores of one model: by client, the mean over the seeds with its interval."""
+    """The scores of one model: for each client, the mean over the seeds and its interval."""
 
     head: str
     metric: Metric
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Served:
-    """The clients with their numbers of training and test samples (means over the seeds), and the columns of scores."""
+    """A table of clients: their numbers of training and test samples (means over the seeds), and columns of scores."""
 
     clients: list[str]
     samples: dict[str, float]
@@ -52,11 +52,11 @@ class Served:
         return self.columns[0].metric
 
     def alike(self) -> list[Column]:
-        """The columns with the metric of the first one, of any model."""
+        """The columns that have the same metric as the first column, of any model."""
         return [column for column in self.columns if plain_label(column.metric) == plain_label(self.metric)]
 
     def mean(self, client: str) -> float:
-        """The mean score of a client over the columns with the metric of the first one."""
+        """The mean score of a client over the columns of `alike`."""
         same = [column.scores[client].mean for column in self.alike()]
         known = [value for value in same if not isnan(value)]
         return sum(known) / len(known) if known else nan
@@ -67,15 +67,15 @@ class Served:
         return sorted(known, key=lambda client: self.metric.sign * self.mean(client))[:count]
 
     def shown(self, many: int = MANY, worst: int = WORST) -> list[str]:
-        """The clients of a table: all of them, or the worst if they are many."""
+        """The clients that a table shows: all of them, or the worst ones if there are many clients."""
         return self.clients if len(self.clients) <= many else self.worst(worst)
 
 
 def served(comparison: Comparison, place: str) -> Served | None:
     """The scores of the clients in one setting; None if there are none, or if clients differ from seed to seed.
 
-    With several groups, a column for each of them with the score that is compared; with one group, a column for each
-    score. A client without a name is another one in the partition of another seed.
+    With several groups, each group has a column with the compared score. With one group, each score has a column.
+    Clients without names differ from seed to seed, because each seed has another partition.
     """
     groups = [group for group in comparison.members if group.setting == place and group.runs]
     frames = {group.label: _frame(group) for group in groups}
@@ -100,7 +100,7 @@ def _means(frame: pd.DataFrame, name: str) -> dict[str, float]:
 
 
 def plain_label(metric: Metric) -> str:
-    """The label of a score of clients, without the model that it is about.
+    """The label of a score of clients, without the name of the model.
 
     >>> plain_label(Metric("personal_f1", "personal F1")), plain_label(Metric("own_f1", "own test F1"))
     ('F1', 'F1')
@@ -138,7 +138,7 @@ def _columns(
 
 
 def _compared(comparison: Comparison, prefix: str, own: Sequence[Metric]) -> Metric:
-    """The metric of the clients that belongs to the score that is compared; by default the first one."""
+    """The metric of the clients that belongs to the compared score; by default, the first metric."""
     compared = comparison.declared()
     name = f"{prefix}_{compared.name.removeprefix(f'{compared.split}_')}"
     return next((metric for metric in own if metric.name in (name, compared.name)), own[0])
@@ -156,7 +156,8 @@ def _summaries(frame: pd.DataFrame, name: str, clients: Sequence[str]) -> dict[s
 class Overview:
     """The scores of a model: on the test samples of all clients together, and statistics over the clients.
 
-    name: of the method and the model. values: together, mean, std and worst over the clients, each over the seeds.
+    name: the name of the method and the model. values: the keys are together, mean, std and worst (over the clients);
+    each value is a summary over the seeds.
     """
 
     name: str
@@ -167,7 +168,7 @@ class Overview:
 def overview(comparison: Comparison, place: str) -> list[Overview]:
     """A row for the global models of each group of a setting, and a row for the personal models if it has any.
 
-    Nothing for a single group: its run has printed these numbers.
+    The list is empty for a single group, because its run has printed these numbers.
     """
     found, groups = [], [group for group in comparison.members if group.setting == place and group.runs]
     for group in groups if len(groups) > 1 else ():
@@ -185,7 +186,7 @@ def overview(comparison: Comparison, place: str) -> list[Overview]:
 def _statistics(
     comparison: Comparison, prefix: str, last: Mapping[str, object]
 ) -> tuple[Metric, dict[str, str]] | None:
-    """The metric of which a model has statistics over the clients, and the columns with them."""
+    """The metric for which a model has statistics over the clients, and the names of their columns."""
     declared = {
         metric.clients: metric
         for metric in comparison.metrics.values()

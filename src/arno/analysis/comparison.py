@@ -1,4 +1,4 @@
-"""A comparison: runs in groups, where the runs of a group differ only in their seed; and its tables of numbers."""
+"""A comparison: groups of runs, and tables of their scores. The runs of a group differ only in their seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDY = "give the folder that arno run or arno compare printed last"
 
 
 class Lost(NamedTuple):
-    """Why a run has no result; `diverged`: its numbers are no longer finite."""
+    """Why a run has no result. diverged: whether its numbers are no longer finite."""
 
     reason: str
     diverged: bool
@@ -42,9 +42,9 @@ class Lost(NamedTuple):
 class Group:
     """Runs that differ only in their seed.
 
-    name: what is compared, in most cases the method. setting: the other settings that vary; groups are compared within
-    a setting; empty if there is only one. runs, lost: by seed. partial: the unfinished runs of a comparison; they are
-    drawn, and they are in no mean.
+    name: what is compared, in most cases the method. setting: the other settings that vary (empty if none do); groups
+    with the same setting are compared. runs: the runs with results, by seed. lost: the runs without a result, by seed.
+    partial: the unfinished runs of a comparison, by seed; pictures show them, and no mean contains them.
     """
 
     name: str
@@ -73,7 +73,10 @@ class Group:
 
 
 class Settings(NamedTuple):
-    """The settings that all groups share, and by label those in which groups differ. The seed is in neither."""
+    """shared: the settings that all groups share. differing: by label, the settings in which groups differ.
+
+    Neither of them contains the seed.
+    """
 
     shared: dict[str, Any]
     differing: dict[str, dict[str, Any]]
@@ -108,7 +111,7 @@ class Comparison:
 
     @classmethod
     def open(cls, path: Path | str) -> Comparison:
-        """The folder of `arno compare`, in the order of its grid; unfinished runs are `partial`."""
+        """The comparison in a folder of `arno compare`, in the order of its grid; unfinished runs are `partial`."""
         path = Path(path)
         if not (path / RECORD).exists():
             return cls.of(runs_in(path))
@@ -123,7 +126,7 @@ class Comparison:
 
     @classmethod
     def of(cls, paths: Iterable[Path | str | RunResult]) -> Comparison:
-        """Runs, grouped by their settings without the seed; the group of the first run is the reference."""
+        """A comparison of runs, grouped by their settings without the seed. The first run's group is the reference."""
         folders = [run.path if isinstance(run, RunResult) else Path(run) for run in paths]
         if len(folders) == 1 and not (folders[0] / "config.yaml").exists():
             return cls.open(folders[0])
@@ -150,7 +153,7 @@ class Comparison:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of all runs, also of those without a result."""
+        """The seeds of all runs, also of runs without a result."""
         return sorted({seed for group in self.members for seed in (*group.runs, *group.lost, *group.partial)})
 
     @property
@@ -189,7 +192,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The score that is compared by default: the one of `metric=`, else the first declared one with a record."""
+        """The score that is compared by default: the score of `metric=`, or the first declared score with a record."""
         if self.record.get("metric"):
             return str(self.record["metric"])
         return next((name for name in self.metrics if name in self._recorded), TRAIN_LOSS.name)
@@ -260,8 +263,9 @@ class Comparison:
     def differences(self, metric: str | None = None, test: Literal["t", "wilcoxon"] | None = None) -> pd.DataFrame:
         """One row per group, except the references: its final scores minus those of the reference at the same seeds.
 
-        difference, std: mean and standard deviation over the seeds that both have (`pairs`). low, high: the 95 %
-        interval of the mean. p: of the test. p_holm: p after Holm's correction for the number of rows.
+        difference, std: mean and standard deviation over the seeds that both have. pairs: the number of these seeds.
+        low, high: the 95 % interval of the mean. p: the p-value of the test. p_holm: p after Holm's correction for the
+        number of rows.
         """
         import pandas as pd
 
@@ -336,7 +340,7 @@ class Comparison:
 
     @cached_property
     def _recorded(self) -> set[str]:
-        """The columns that some run recorded."""
+        """The columns that at least one run recorded."""
         return {name for group in self.members for run in group.begun for row in run.rows for name in row}
 
     def _scores(self, target: float | None, metric: str | None) -> list[dict[str, Any]]:
@@ -358,7 +362,7 @@ class Comparison:
 
 
 def record_of(path: Path) -> dict[str, Any]:
-    """What a comparison is, from its folder; refuses a damaged file."""
+    """The record of a comparison in its folder; an error if the file is damaged."""
     try:
         return checksummed.read(path / RECORD, path, "command")
     except ArnoError as error:
@@ -371,11 +375,12 @@ def cells_of(record: Mapping[str, Any], path: Path) -> list[tuple[str, str, str,
     try:
         return [(cell["folder"], cell["name"], cell["setting"], cell["seed"]) for cell in record["cells"]]
     except (LookupError, TypeError) as error:
-        raise ArnoError(f"{path / RECORD}", f"its cells cannot be read ({error!r})", "was it edited?") from error
+        remedy = "if it was edited, restore it; or give the arno compare command again"
+        raise ArnoError(f"{path / RECORD}", f"its cells cannot be read ({error!r})", remedy) from error
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The folder of a run itself, or the folders of the runs in it."""
+    """The folder itself if it is a run; otherwise, the folders of the runs in it."""
     if (path / "config.yaml").exists():
         return [path]
     found = sorted(p.parent for p in path.glob("*/manifest.json") if (p.parent / "config.yaml").exists())
@@ -385,7 +390,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _add(group: Group, path: Path, seed: int, only_done: bool = False) -> None:
-    """Add a run to its group, or the reason why it has no result. A run without a finished round is left out."""
+    """Add a run, or the reason why it has no result, to its group. A run without a finished round is left out."""
     lost = failure(path)
     if lost is None and any((path / name).exists() for name in ("manifest.json", "metrics.jsonl")):
         run = RunResult(path)
@@ -413,7 +418,7 @@ def failure(path: Path) -> Lost | None:
 
 
 def failure_of(path: Path) -> dict[str, Any]:
-    """What was written when a cell failed; refuses a damaged file."""
+    """The record that was written when a cell failed; an error if the file is damaged."""
     try:
         return checksummed.read(path / FAILURE, path, "reason")
     except ArnoError as error:

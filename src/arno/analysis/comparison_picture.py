@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def bands(comparison: Comparison, metric: str | None = None) -> Figure:
     """One row of pictures per setting.
 
-    Left: the mean over the seeds ± one standard deviation over the rounds. Right: the final score of every seed and the
-    95 % interval of the mean, the best group at the top. The metric's declaration gives label, range and scale.
+    Left: the mean over the seeds ± one standard deviation, for each round. Right: the final score of every seed and the
+    95 % interval of the mean; the best group is at the top. The declaration of the metric gives label, range and scale.
     """
     declared = comparison.declared(metric)
     places, table = comparison.places, comparison.table(metric=declared.name)

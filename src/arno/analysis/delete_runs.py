@@ -1,4 +1,4 @@
-"""Delete a run or a comparison: the files that Arno wrote, and nothing else."""
+"""Delete a run or a comparison. Only files that Arno wrote are deleted."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ..records.lock import holder, writing
 from .run_entry import FILES, kind_of
 from .run_index import here
 
-#: What Arno writes into the folder of a run or of a comparison; the pictures of panels have the names of their titles.
+#: The files that Arno writes into the folder of a run or a comparison. (The titles of panels name further pictures.)
 WRITTEN = (
     *("manifest.json.previous", "final.safetensors", "best.safetensors", "start.safetensors", "clients.parquet"),
     *("client_scores.parquet", "counts.npy", "panels.json", "log.txt", "curves.png", "compare.png", "report.html"),
     *("table.md", "table.tex", "table.csv", "differences.csv", "client_scores.csv", "optuna.journal*"),
     *("*.part", "*.damaged", "*.damaged[0-9]*", ".arno-index.json"),
 )
-#: Folders that Arno makes there; all that they hold is deleted.
+#: The folders that Arno makes in such a folder; they are deleted with everything in them.
 HOLDS = ("checkpoints", "logs", "figures", "tensorboard", "track")
 
 
 def refuse_removal(path: Path) -> None:
-    """Refuse what is no run, what is a link, and what a process works on."""
+    """Raise an error if the folder is not a run or comparison, is a link, or is used by a process."""
     if path.is_symlink():
         raise ArnoError(f"{path}", "is a link", "give the folder itself")
     found = here(path)
     if found is None or not kind_of(path, found[0]):
         raise ArnoError(f"{path}", "is no run and no comparison", "arno runs lists them")
-    for folder in (path.parent, path, *cells_in(path)):  # a comparison may start its cell at any moment
+    for folder in (path.parent, path, *cells_in(path)):  # a comparison in the parent folder can start this run
         held = holder(folder)
         if held is not None:
             who = f"{held.what} in process {held.pid} on {held.host}" if held.host else held.what
-            raise ArnoError(f"{folder}", f"is being written by {who}", "stop it first")
+            raise ArnoError(f"{folder}", f"is being written by {who}", "stop this process first")
 
 
 def remove(path: Path) -> list[str]:
-    """Delete a run or a comparison with its cells; returns what was left because Arno did not write it."""
+    """Delete a run, or a comparison with its cells. Return the files that remain, because Arno did not write them."""
     refuse_removal(path)
     return _remove(path)
 
@@ -49,7 +49,7 @@ def remove(path: Path) -> list[str]:
 def _remove(path: Path) -> list[str]:
     with writing(path, "a removal", links=True):
         left = [line for cell in cells_in(path) for line in _remove(cell)]
-        for folder in _search(path)[::-1]:  # the folders of the trials that are empty now
+        for folder in _search(path)[::-1]:  # the folders of deleted trials are empty now
             with suppress(OSError):
                 os.rmdir(folder)
         left += _clear(path)
@@ -73,7 +73,7 @@ def cells_in(path: Path) -> list[Path]:
 
 
 def _search(path: Path) -> list[Path]:
-    """The folders below `search`, each before those in it; links are not followed."""
+    """All folders below `search`, a folder before its subfolders; links are not followed."""
     below = path / "search"
     return [] if below.is_symlink() else [Path(folder) for folder, _, _ in os.walk(below)]
 
@@ -84,7 +84,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _clear(path: Path) -> list[str]:
-    """Delete what Arno wrote into one folder; what makes it a run is deleted last."""
+    """Delete the files that Arno wrote into one folder. The files that identify it as a run are deleted last."""
     left, pictures = [], _pictures(path)
     with os.scandir(path) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name in FILES):
@@ -97,7 +97,7 @@ def _clear(path: Path) -> list[str]:
             elif folder:
                 shutil.rmtree(entry.path)
             else:
-                os.unlink(entry.path)  # of a link, the link
+                os.unlink(entry.path)  # of a link, only the link itself
     return left
 
 

@@ -1,4 +1,4 @@
-"""Details of one run or comparison that its line in the list does not show."""
+"""Details of one run or comparison, which its line in the list of runs does not show."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from ..limits import words as split
 from ..records import checksummed
 from .run_entry import Entry, settings
 
-#: Bytes that are read from the end of a log.
+#: How many bytes are read from the end of a log.
 LOG = 2**14
 
 
 @dataclass(frozen=True)
 class Details:
-    """scores: label and value of the last evaluation. settings: those that the user gave. log: last lines."""
+    """Details of a run or comparison.
+
+    scores: the labels and values of the last evaluation. settings: the settings that the user gave. log: the last
+    lines of the log. about: versions and sizes.
+    """
 
     scores: list[tuple[str, str]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
@@ -28,12 +32,12 @@ class Details:
     about: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The details as plain values."""
         return {"shown": dict(self.scores), "settings": self.settings, "command": self.command, "log": self.log}
 
 
 def details(path: Path, entry: Entry) -> Details:
-    """The details of an entry; what cannot be read is left out, its status says that it is damaged."""
+    """The details of an entry. What cannot be read is left out; the status of the entry is then `damaged`."""
     if entry.kind != "run":
         command = _value(path, "compare.json", "command")
         return Details(command=command, log=log(path))
@@ -55,12 +59,12 @@ def details(path: Path, entry: Entry) -> Details:
 
 
 def changed(config: Mapping[str, Any], command: str) -> dict[str, str]:
-    """The settings that the user gave, as the command tells; of a run started from Python, all of them."""
+    """The settings that the user gave in the command; for a run that was started from Python, all settings."""
     from ..config.settings import written
 
     try:
         words = [word.partition("=") for word in split(command, "the manifest")[2:]]
-    except ArnoError:
+    except ArnoError:  # a quotation mark without its partner
         words = []
     return {k: v for k, _, v in words if k != "out"} or {k: written(v) for k, v in config.items() if k != "out"}
 
@@ -74,7 +78,7 @@ def _value(path: Path, file: str, name: str) -> str:
 
 
 def log(path: Path, lines: int = 200) -> list[str]:
-    """The last lines of the log of a run; nothing if it is a link that leaves the folder, or no regular file."""
+    """The last lines of the log of a run; empty if it is not a regular file or is a link out of the folder."""
     file = path / "log.txt"
     try:
         if not inside(path, file).is_file():

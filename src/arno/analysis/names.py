@@ -1,4 +1,4 @@
-"""How the runs of a comparison are named: by the settings in which they differ."""
+"""The names of the runs of a comparison: the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..config import settings as configs
 
 Flat = Mapping[str, Any]  #: the settings of a run as `section.name` → value
 
-#: The longest name that is made of settings.
+#: The largest length of a name that consists of settings.
 LONGEST = 48
-#: Settings that do not make another group.
+#: Runs that differ only in these settings are in the same group.
 APART = ("seed", "out", "engine", "checkpoint", "track", "state")
 
 
@@ -21,7 +21,7 @@ def names(flat: Sequence[Flat], called: Sequence[str] = ()) -> list[tuple[str, s
     If every setting has runs of several methods, the name is the method with its own settings, and the setting holds
     the other differences. Otherwise the name holds all differences, so that all runs are compared with each other.
 
-    called: other names of the runs. They are taken if the differences are too long for names.
+    called: other names of the runs, which are used if the differences are too long for names.
 
     >>> names([{"method.kind": "fedprox", "method.mu": mu} for mu in (0.1, 1.0)])
     [('method.mu=0.1', ''), ('method.mu=1.0', '')]
@@ -60,17 +60,17 @@ def names(flat: Sequence[Flat], called: Sequence[str] = ()) -> list[tuple[str, s
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run as `section.name` → value, in the names of this release."""
+    """The settings of a run as `section.name` → value, with the names of this release."""
     return dict(configs.flat(configs.translated(config)))
 
 
 def shown(config: Flat, key: str) -> str:
-    """A value for comparisons; a missing key differs from the value None."""
+    """The text of a value, for comparisons; a missing key differs from the value None."""
     return repr(config[key]) if key in config else ""
 
 
 def _defaults_only(flat: Sequence[Flat]) -> list[str]:
-    """The settings that have their default in every run. If such a setting differs, the methods' defaults differ."""
+    """The settings that have their default in every run. They differ only if the defaults of the methods differ."""
     usual = [defaults(config) for config in flat]
     keys = {key: None for mine in usual for key in mine}
     pairs = list(zip(flat, usual, strict=True))
@@ -80,8 +80,8 @@ def _defaults_only(flat: Sequence[Flat]) -> list[str]:
 def defaults(config: Flat) -> dict[str, Any]:
     """The general settings of a run with this problem and this method, if the user sets none of them.
 
-    Only factories of Arno itself are looked up. The defaults of other ones are not known here: to read them, their code
-    would have to run.
+    Only the defaults of Arno's own factories are known. To read the defaults of a user's factory, its code would have
+    to run.
     """
     usual = {name: default for name, default, _ in configs.describe()}
     for group in ("problem", "method"):

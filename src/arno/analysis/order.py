@@ -1,4 +1,4 @@
-"""The order of the compared methods over the settings: does the verdict hold when the data or the budget change?"""
+"""The order of the compared methods in several settings. It shows whether the order depends on the setting."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .statistics import differences, summary
 
 @dataclass(frozen=True)
 class Order:
-    """The ranks of the methods in every setting, by their mean final score; equal means share a rank.
+    """The ranks of the methods in every setting, by their mean final score; equal means have the same rank.
 
-    names: the methods that have a result in every setting, the best mean rank first. ranks: by name, in the order of
-    `places`. winners: the method that is marked as the winner of a setting. sure: the pairs (better, worse) of methods
-    whose paired 95 % interval excludes zero, for each setting.
+    places: the settings. names: the methods with a result in every setting, the best mean rank first. ranks: for each
+    method, its ranks in the order of `places`. winners: for each setting with a winner, the method that is the winner.
+    sure: for each setting, the pairs (better, worse) of methods whose paired 95 % interval excludes zero.
     """
 
     places: Sequence[str]
@@ -35,12 +35,12 @@ class Order:
         return found
 
     def reversed_pairs(self) -> list[tuple[str, str]]:
-        """Pairs of methods of which each is better in some setting, with paired intervals that exclude zero."""
+        """Pairs of methods in which each method is better in one setting, with a paired interval that excludes zero."""
         both = set().union(*self.sure)
         return [(a, b) for a, b in combinations(self.names, 2) if (a, b) in both and (b, a) in both]
 
     def sentence(self) -> str:
-        """What happens to the order when the setting changes."""
+        """Sentences that say how the order depends on the setting."""
         count, leaders = len(self.places), self.leaders()
         if len({tuple(self.ranks[name][i] for name in self.names) for i in range(count)}) == 1:
             text = f"The order of the methods is the same in all {count} settings"
@@ -53,7 +53,7 @@ class Order:
         odd = [f"{a} and {b}" for a, b in self.reversed_pairs()]
         if odd:
             which = f"The order of {', '.join(odd)} depends on the setting"
-            return f"{text}. {which}: each is better in one of them, and that is not chance."
+            return f"{text}. {which}: each is better in at least one setting, and this is not chance."
         won = len(self.winners)
         return f"{text}. " + (
             f"A winner is marked in {won} of them." if won else "No winner is marked: the differences may be chance."

@@ -8,9 +8,10 @@ from .tuning import search_of
 
 
 def other_differences(comparison: Comparison) -> list[str]:
-    """Settings in which a method differs from the first one: their effect is not an effect of the method.
+    """One sentence for each method whose general settings differ from those of the first method.
 
-    Searched settings are not named: the search of each method chose them.
+    The effect of such settings is not an effect of the method. Searched settings are left out, because the search of
+    each method chose them.
     """
     differing, lines, search = comparison.settings.differing, dict[str, None](), search_of(comparison)
     searched = {key for group in search.groups for key in group.space} if search else set[str]()

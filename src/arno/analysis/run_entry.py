@@ -1,6 +1,7 @@
 """One line of the list of runs: a run, a comparison or a search, read quickly from its folder.
 
-Only what a list shows is read, each piece with its checksum: the settings, the manifest, the end of the records.
+Only the data that a list shows are read: the settings, the manifest and the end of the records. Their checksums are
+tested.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from ..limits import TEXT, parse_json, read_text
 from ..records import checksummed, metrics_file
 from ..records.damage import checksum, content, damaged
 
-#: The files that a list depends on.
+#: The files from which a line of the list is read.
 FILES = ("config.yaml", "manifest.json", metrics_file.NAME, "compare.json", "tune.json", "failure.json", "tags.json")
-#: In place of the size of a file: it is a link, which is not followed.
+#: This number in place of the size of a file means that the file is a link, which is not followed.
 LINK = -1
 STATUSES = ("running", "stopped", "failed", "done", "damaged")
-#: What the manifest calls a status, and what the list calls it. A run that "is running" without a process was killed.
+#: The status in the manifest → the status in the list. A run with the status `running` without a process was killed.
 RECORDED = {"running": "killed", "interrupted": "stopped", "failed": "failed", "done": "done"}
-#: A line of a configuration with a scalar or with the name of a section.
+#: A line of a configuration that holds a scalar or the name of a section.
 LINE = re.compile(r"^( *)(\w+):(?: ([^'\"\[{|>&\n].*|'[^'\n]*'))?$", re.M)
 PLAIN = re.compile(r"[A-Za-z_./~][^'\"#:]*")
-#: Bytes that are read from the end of the records: at first, and at most.
+#: How many bytes are read from the end of the records: at first, and at most.
 BLOCK, MOST = 2**13, 2**23
 
 
@@ -38,13 +39,16 @@ BLOCK, MOST = 2**13, 2**23
 class Entry:
     """A run, a comparison or a search.
 
-    name: its path below the folder that is listed. part_of: the comparison that it is a cell of. method, data: in
-    words; of a comparison, all of them. status: one of STATUSES; why: its reason, or a remark. round, rounds: of a
-    comparison, its cells that are done and all of them. metric: the name of the first declared score that was recorded,
-    with its label, direction and digits; score: its last value; of a comparison, the best mean over seeds, of `best`.
-    scores: the last values of all declared scores. started: in seconds since 1970. seconds: how long it took. pace: the
-    seconds of a round, as a mean since the process began. cells: of a comparison, the folder, the label and the method
-    of each cell.
+    name: its path below the folder that is listed. part_of: the comparison to which it belongs as a cell.
+    method, data: their names; for a comparison, the names of all methods and data.
+    status: one of STATUSES. why: the reason of the status, or a remark.
+    round, rounds: the last round and the planned rounds; for a comparison, its finished cells and all its cells.
+    metric, label, better, digits: the declaration of the first declared score that was recorded.
+    score: the last value of this score; for a comparison, the best mean over seeds. best: the group with this mean.
+    scores: the last values of all declared scores.
+    started: in seconds since 1970. seconds: the time that it took. pace: the mean seconds of a round since the process
+        began.
+    cells: for a comparison, the folder, the label and the method of each cell.
     """
 
     name: str
@@ -71,16 +75,16 @@ class Entry:
     cells: list[list[str]] = field(default_factory=list)
 
     def declared(self) -> Metric:
-        """The declaration of the score, as far as a list needs it."""
+        """The part of the declaration of the score that a list needs."""
         return Metric(self.metric, self.label, "less" if self.better == "less" else "more", digits=self.digits)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null for a number that is not known or not finite."""
+        """The entry as plain values; null for a number that is not known or not finite."""
         return {key: _known(value) for key, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Entry:
-        """The entry that `to_json` wrote; raises TypeError for anything else."""
+        """The entry that `to_json` wrote. Anything else raises TypeError."""
         given = {name: values[name] for name in TYPES if values.get(name) is not None}
         for name, value in given.items():
             if not isinstance(value, TYPES[name]):
@@ -109,9 +113,9 @@ TYPES: dict[str, Any] = {
 
 
 def kind_of(path: Path, files: Mapping[str, Any]) -> str:
-    """What a folder with these files is: a run, a comparison, a search, or nothing of Arno's (empty).
+    """The kind of a folder with these files: run, comparison or search; empty if Arno did not write it.
 
-    Other programs have files of these names, too: at least one of them must begin as Arno writes it.
+    Other programs use the same file names, too. Therefore at least one of the files must begin as Arno writes it.
     """
     if "compare.json" in files and _begins(path / "compare.json", checksummed.BEGIN.encode()):
         return "search" if "tune.json" in files else "comparison"
@@ -127,7 +131,7 @@ def kind_of(path: Path, files: Mapping[str, Any]) -> str:
 
 def _begins(path: Path, first: bytes) -> bool:
     try:
-        if not path.is_file():  # reading a pipe would block
+        if not path.is_file():  # to read from a pipe could wait without end
             return False
         with path.open("rb") as file:
             return file.read(len(first)) == first
@@ -136,7 +140,7 @@ def _begins(path: Path, first: bytes) -> bool:
 
 
 def read_entry(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> Entry:
-    """The entry of a folder as its records tell it; it is not checked here whether a process works on it."""
+    """The entry of a folder, from its files. Whether a process works on the run is not checked here."""
     try:
         linked = next((file for file, (_, size) in files.items() if size == LINK), None)
         if linked is not None:
@@ -227,7 +231,7 @@ def _searched(tried: Any) -> list[str]:
 
 
 class _Settings(dict[str, Any]):
-    """The settings of a run; a text is converted to a value when it is used."""
+    """The settings of a run. The text of a setting is converted to a value when the setting is read."""
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
@@ -235,7 +239,7 @@ class _Settings(dict[str, Any]):
 
 
 class _Text(str):
-    """A value as the file has it."""
+    """The text of a value in the file."""
 
     __slots__ = ()
 
@@ -248,8 +252,8 @@ def settings(path: Path) -> dict[str, Any]:
 def raw(path: Path) -> dict[str, Any]:
     """The settings of a run as `section.name` → text or value.
 
-    A file that has its checksum was written by Arno, one setting on a line: reading it so takes a thirtieth of the time
-    of a YAML parser. Any other file goes through that parser.
+    If the checksum of the file is right, Arno wrote the file, with one setting on each line. To read these lines takes
+    a thirtieth of the time of a YAML parser. Any other file is read by the YAML parser.
     """
     text = content(path / "config.yaml", path).decode(errors="replace")
     head, _, rest = text.partition("\n")
@@ -265,7 +269,7 @@ def raw(path: Path) -> dict[str, Any]:
 
 
 def _lines(text: str) -> dict[str, Any] | None:
-    """The settings of a configuration with one scalar on each line, as texts; None if it has others.
+    """The settings of a configuration with one scalar on each line, as texts; None if there are other lines.
 
     >>> _lines("method:\\n  kind: fedprox\\n  mu: 0.1\\nseed: 0\\nload: null")
     {'method.kind': 'fedprox', 'method.mu': '0.1', 'seed': '0', 'load': 'null'}
@@ -301,7 +305,7 @@ def _scalar(text: str) -> Any:
 
 
 def declarations(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared scores of a run by name, without statistics over clients; `_metric` reads a declaration."""
+    """The declarations of a run's scores by name, without statistics over clients; `_metric` reads a declaration."""
     declared = manifest.get("metrics")
     if not isinstance(declared, list):
         from ..records.folder import RunFolder
@@ -370,7 +374,7 @@ def _tags(path: Path, files: Mapping[str, Any], quiet: bool = False) -> list[str
 
 
 def _seconds(path: Path, manifest: Mapping[str, Any], started: float) -> float:
-    """The time of all rounds of a run that ended; of another one, from its start to its last record."""
+    """The time of all rounds of a run that has ended; for other runs, the time from the start to the last record."""
     taken = manifest.get("seconds")
     if manifest.get("status") != "running" and isinstance(taken, int | float):
         return float(taken)
@@ -379,7 +383,7 @@ def _seconds(path: Path, manifest: Mapping[str, Any], started: float) -> float:
 
 
 def _pace(path: Path, manifest: Mapping[str, Any], started: float, last: metrics_file.Row) -> float:
-    """The mean seconds of a round with the time between rounds; without a start, those of the last round."""
+    """The mean seconds of a round, with the time between rounds; without a known start, the seconds of the last one."""
     rounds = (_whole(last.get("round")) or 0) - (_whole(manifest.get("resumed_after")) or 0)
     if isnan(started) or rounds < 1:
         return float(last["seconds"]) if isinstance(last.get("seconds"), int | float) else nan
@@ -404,4 +408,5 @@ def write_tags(path: Path, tags: list[str]) -> None:
     try:
         disk.write(path / "tags.json", checksummed.text({"tags": tags}).encode())
     except OSError as error:
-        raise ArnoError(f"cannot write {path / 'tags.json'}", str(error.strerror), "is the folder yours?") from error
+        remedy = "check that you may write into this folder"
+        raise ArnoError(f"cannot write {path / 'tags.json'}", str(error.strerror), remedy) from error

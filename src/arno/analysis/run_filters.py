@@ -1,4 +1,4 @@
-"""Which entries a list shows, and in which order: `method=scaffold`, `score>0.9`, `since=7d`, `partition.alpha=0.1`."""
+"""Filters and order of the list of runs: `method=scaffold`, `score>0.9`, `since=7d`, `partition.alpha=0.1`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..errors import ArnoError, unknown
 from .run_entry import STATUSES, Entry, settings
 
-#: What every entry has and can be sorted by.
+#: The keys that every entry has, and by which entries can be sorted.
 TEXTS = ("name", "kind", "method", "data", "status", "tag", "metric", "why", "best", "part_of")
 NUMBERS = ("score", "round", "rounds", "seed", "seconds", "started")
 TIMES = ("since", "before")
@@ -35,7 +35,7 @@ EXAMPLE = "examples: method=scaffold status=failed 'score>0.9' since=7d"
 
 
 class Filter(NamedTuple):
-    """A condition: a key, an operator of OPERATORS, a value as it was written."""
+    """A condition: a key, an operator of OPERATORS, and a value as the user wrote it."""
 
     key: str
     compare: str
@@ -43,12 +43,12 @@ class Filter(NamedTuple):
 
 
 def is_filter(word: str) -> bool:
-    """Whether a word of the command line is a condition, and not a folder."""
+    """Whether a word of the command line is a condition (otherwise it is a folder)."""
     return WORD.fullmatch(word) is not None
 
 
 def parse(words: Iterable[str]) -> list[Filter]:
-    """The conditions of some words.
+    """The conditions that some words of the command line describe.
 
     >>> parse(["method=scaffold", "score>0.9"])
     [Filter(key='method', compare='=', value='scaffold'), Filter(key='score', compare='>', value='0.9')]
@@ -57,7 +57,7 @@ def parse(words: Iterable[str]) -> list[Filter]:
     for word in words:
         parts = WORD.fullmatch(word)
         if parts is None or not parts[3]:
-            raise ArnoError(word, "it is no condition", EXAMPLE)
+            raise ArnoError(word, "it is not a condition", EXAMPLE)
         one = Filter(parts[1], parts[2], parts[3].strip())
         _check(one)
         found.append(one)
@@ -65,11 +65,11 @@ def parse(words: Iterable[str]) -> list[Filter]:
 
 
 def _check(one: Filter) -> None:
-    """Refuse a value that the key cannot have."""
+    """Raise an error for a value that the key cannot have."""
     if one.key in TIMES:
         moment(one.value)
         if one.compare != "=":
-            raise ArnoError(f"{one.key}{one.compare}{one.value}", "a time is given with =", "try since=7d")
+            raise ArnoError(f"{one.key}{one.compare}{one.value}", f"{one.key} needs =", "try since=7d")
     for key, known in (("status", (*STATUSES, "killed")), ("kind", KINDS)):
         if one.key == key:
             for value in one.value.split(","):
@@ -103,11 +103,11 @@ def moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise ArnoError(text, "it is no time", "try since=7d, since=12h or since=2026-01-31") from None
+        raise ArnoError(text, "it is not a time", "try since=7d, since=12h or since=2026-01-31") from None
 
 
 def select(entries: Mapping[str, Entry], filters: Sequence[Filter], folder: Path, cells: bool = False) -> list[Entry]:
-    """The entries that fulfil all conditions. cells: also those that are part of a comparison."""
+    """The entries that fulfil all conditions. cells: whether cells of comparisons are included."""
     cells = cells or any(one.key in ("kind", "part_of") for one in filters)
     shown = [entry for entry in entries.values() if cells or entry.part_of in ("", ".")]
     known = {*TEXTS, *NUMBERS, *TIMES, "tags"}
@@ -125,7 +125,7 @@ def select(entries: Mapping[str, Entry], filters: Sequence[Filter], folder: Path
 
 
 def _setting(entry: Entry, folder: Path, key: str) -> list[Any]:
-    """The value of a setting in a run, or in all cells of a comparison; nothing where there is no such setting."""
+    """The values of a setting in a run, or in all cells of a comparison; empty if there is no such setting."""
     place, found = folder / entry.name, list[Any]()
     for path in [place] if entry.kind == "run" else [place / cell for cell, *_ in entry.cells]:
         with suppress(ArnoError):
@@ -135,7 +135,7 @@ def _setting(entry: Entry, folder: Path, key: str) -> list[Any]:
 
 
 def _value(entry: Entry, key: str) -> Any:
-    """The value that a condition compares; a list of texts if there are several."""
+    """The value that a condition compares; a list of texts if there are several values."""
     if key in ("tag", "tags"):
         return entry.tags
     if key == "kind":
@@ -162,7 +162,7 @@ def _fits(one: Filter, value: Any) -> bool:
 
 
 def _same(value: Any, wanted: str) -> bool:
-    """Whether a value is the wanted one, which may hold `*`."""
+    """Whether a value matches `wanted`, which may contain `*`."""
     if isinstance(value, list):
         return any(_same(one, wanted) for one in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -175,7 +175,7 @@ def _same(value: Any, wanted: str) -> bool:
 
 
 def ordered(entries: Iterable[Entry], key: str = "started", reverse: bool = False) -> list[Entry]:
-    """The entries by a key: the newest or the best first, texts from a to z; what is not known comes last."""
+    """The entries ordered by a key: the newest or the best first, texts from a to z, unknown values last."""
     listed = list(entries)
     scores = {name for entry in listed for name in entry.scores}
     if key == "tag" or key not in {*TEXTS, *NUMBERS, *scores}:

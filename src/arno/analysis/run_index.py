@@ -1,8 +1,8 @@
 """All runs, comparisons and searches below a folder, and the index file that makes listing them fast.
 
-The index holds the entry of every folder with the times and sizes of the files that it was read from. An entry is read
-again when one of them differs. The index is only a copy: it is rebuilt if it is missing or damaged, and a folder that
-cannot be written has none.
+The index holds the entry of every folder, and the times and sizes of the files from which the entry was read. If a time
+or a size differs, the entry is read again. The index is only a copy: it is made again if it is missing or damaged. A
+folder that cannot be written has no index.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ..records.damage import checksum
 from ..records.lock import holder, writing
 from .run_entry import FILES, LINK, Entry, kind_of, read_entry
 
-#: The index in the folder that is listed, its first word, and the largest one that is read.
+#: The name of the index file, its first word, and the largest number of bytes that is read.
 INDEX, FORMAT, LARGEST = ".arno-index.json", "arno-index-1", 2**28
-#: Folders of a run that hold no runs.
+#: Names of folders that are not searched for runs.
 INNER = {"checkpoints", "logs", "figures", "tensorboard", "__pycache__", "node_modules"}
-#: By file: its time of change in nanoseconds and its size; LINK for a link.
+#: For each file: its time of change in nanoseconds, and its size (LINK for a link).
 Signature = dict[str, list[int]]
-#: By path below the folder: the signature and the entry that was read; without an entry it is no run.
+#: For each path below the folder: the signature, and the entry that was read (None if it is not a run).
 Known = dict[str, tuple[Signature, Entry | None]]
 
 
 class Catalogue:
-    """The entries of a folder. `read` looks for what has changed; the first time it uses the index.
+    """The entries of a folder. `read` reads the entries that have changed; the first time, it uses the index file.
 
-    folder: what is listed. entries: by name, cells of comparisons included.
+    folder: the folder that is listed. entries: the entries by name, including the cells of comparisons.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -48,7 +48,7 @@ class Catalogue:
         self._locks: set[str] = set()
         try:
             os.scandir(self.folder).close()
-        except (OSError, ValueError) as error:  # ValueError: a null character
+        except (OSError, ValueError) as error:  # ValueError: the name contains a null character
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise ArnoError(f"{self.folder}", f"cannot be listed ({why})", "give another folder") from error
 
@@ -113,7 +113,7 @@ class Catalogue:
 
 
 def _above(name: str, several: set[str]) -> str:
-    """The nearest comparison that a folder is part of."""
+    """The nearest comparison above a folder; empty if there is none."""
     parent = name
     while "/" in parent or parent not in (".", ""):
         parent = parent.rpartition("/")[0] or "."
@@ -137,7 +137,7 @@ def alive(entry: Entry, path: Path, locked: bool, part_of: str) -> Entry:
 
 
 def summed(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
-    """A comparison with the state and the scores of its cells."""
+    """The entry of a comparison, with the status and the scores that follow from its cells."""
     if entry.status == "damaged":
         return entry
     prefix = "" if entry.name == "." else f"{entry.name}/"
@@ -188,7 +188,7 @@ def _best(scored: Sequence[tuple[str, Entry]], metric: str, better: str) -> tupl
 def folders(root: Path) -> Iterator[tuple[str, Path, Signature, bool]]:
     """The folders that hold files of Arno: name, path, signature, and whether there is a lock file.
 
-    Links are not followed, hidden folders are not entered. A folder that cannot be read is left out.
+    Links are not followed, and hidden folders are not searched. A folder that cannot be read is left out.
     """
     todo = [("", root)]
     while todo:
@@ -228,7 +228,7 @@ _FILES = frozenset(FILES)
 
 
 def load(folder: Path) -> Known:
-    """What the index holds; nothing if it is missing, damaged or of another version."""
+    """The contents of the index; empty if it is missing, damaged or of another version."""
     try:
         if not (folder / INDEX).is_file() or (folder / INDEX).is_symlink():
             return {}
@@ -244,7 +244,10 @@ def load(folder: Path) -> Known:
 
 
 def store(folder: Path, known: Known) -> None:
-    """Write the index completely or not at all; without it if the folder cannot be written or another one writes it."""
+    """Write the index, completely or not at all.
+
+    It is not written if the folder cannot be written, or if another process writes the index at the same time.
+    """
     plain = {n: (signature, None if entry is None else _short(entry)) for n, (signature, entry) in known.items()}
     text = json.dumps(plain, separators=(",", ":")).encode()
     with suppress(ArnoError, OSError), writing(folder, "an index", f"{INDEX}.lock", links=True):
@@ -252,7 +255,7 @@ def store(folder: Path, known: Known) -> None:
 
 
 def _short(entry: Entry) -> dict[str, object]:
-    """The values that differ from the usual ones."""
+    """The values of an entry that differ from their defaults."""
     return {name: value for name, value in entry.to_json().items() if value != _USUAL[name]}
 
 

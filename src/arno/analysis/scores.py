@@ -1,4 +1,4 @@
-"""A run as a few numbers: its final score, the score of its best model, and the cost to reach a target."""
+"""Numbers that describe a run: its final score, the score of its best model, and the cost to reach a target."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Record:
         return {name: value for row in self.rows for name, value in row.items()}
 
     def metric(self, name: str) -> Metric:
-        """The declaration of a score. A column without a declaration is a number of which more is better."""
+        """The declaration of a score. For a column without a declaration, more is better."""
         return next((metric for metric in self.metrics if metric.name == name), Metric(name, name))
 
     def curve(self, name: str) -> tuple[list[float], list[float]]:
@@ -50,7 +50,7 @@ class Record:
             remedy = f"there are {', '.join(known)}"
             if name.startswith("personal_") and any(one.startswith("own_") for one in known):
                 remedy = (
-                    "a method without personal models fine-tunes with eval.finetune=5 (of one: fedavg.eval.finetune=5)"
+                    "set eval.finetune=5 for methods without personal models (for FedAvg only: fedavg.eval.finetune=5)"
                 )
             raise ArnoError(f"metric = {name}", "it was not recorded by all runs", remedy)
         return [t for t, _ in found], [x for _, x in found]
@@ -65,7 +65,7 @@ class Record:
 
         final: the last score. best: the score in the round with the best validation score. area: the mean over the
         rounds. worst_decile: the score of the worst tenth of the clients. rounds, steps, bytes: the cost to reach the
-        target, or the cost of the whole run without a target. seconds: of the whole run.
+        target; without a target, the cost of the whole run. seconds: the time of the whole run.
         """
         rounds, values = self.curve(name)
         first = next((i for i, t in enumerate(rounds) if t >= 1), len(rounds) - 1)  # a method may begin with a round 0
@@ -79,7 +79,7 @@ class Record:
         return out | {"seconds": sum(row.get("seconds", NAN) for row in self.rows)}
 
     def _best(self, name: str) -> float:
-        """The score in the round whose validation score is best. A score on the validation data itself has none."""
+        """The score in the round with the best validation score; NaN for a score on the validation data itself."""
         metric = self.metric(name)
         held_out = metric.on_other("val")
         if held_out in ("", name) or held_out not in self.last:
@@ -91,7 +91,7 @@ class Record:
         return dict(zip(*self.curve(name), strict=True)).get(chosen, NAN)
 
     def _reached(self, name: str, target: float) -> int | None:
-        """The row in which the score first was at least as good as the target."""
+        """The index of the first row in which the score is at least as good as the target; None if there is none."""
         sign = self.metric(name).sign
         good = (name in row and sign * (row[name] - target) >= 0 for row in self.rows)
         return next((i for i, hit in enumerate(good) if hit), None)

@@ -1,4 +1,4 @@
-"""Statistics of a comparison: pure functions of numbers. A value that the numbers do not determine is NaN."""
+"""Statistics of a comparison, as functions of numbers only. A value that the numbers do not determine is NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, sample standard deviation, and the ends of the 95 % interval of the mean. One value has only a mean."""
+    """The mean, the sample standard deviation, and the 95 % interval of the mean. One value has only a mean."""
 
     n: int
     mean: float = NAN
@@ -22,7 +22,7 @@ class Summary:
 
 
 def summary(values: Sequence[float]) -> Summary:
-    """Summarise independent values. The interval is that of Student's t distribution.
+    """Summarise independent values. The interval follows from Student's t distribution.
 
     >>> s = summary([1.0, 2.0, 3.0])
     >>> s.mean, s.std, round(s.low, 3), round(s.high, 3)
@@ -42,7 +42,7 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def student(freedom: int, level: float = LEVEL) -> float:
-    """The half-width of the interval in standard errors.
+    """Half the width of the interval, in standard errors.
 
     >>> round(student(2), 3), round(student(9), 3)
     (4.303, 2.262)
@@ -53,7 +53,7 @@ def student(freedom: int, level: float = LEVEL) -> float:
 
 
 def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t test: 1 if all differences are 0, NaN for fewer than two pairs."""
+    """The two-sided p of Student's paired t test: 1 if all differences are 0, NaN for fewer than two pairs."""
     from scipy.special import stdtr
 
     s = summary(differences)
@@ -65,7 +65,7 @@ def paired_t(differences: Sequence[float]) -> float:
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test. It is exact, also with ties; differences of 0 are left out.
+    """The two-sided p of Wilcoxon's signed-rank test. It is exact, also with ties; differences of 0 are left out.
 
     With n pairs, p is at least 2/2ⁿ: with five seeds it is always above 0.05.
 
@@ -99,7 +99,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction for several tests. A NaN stands for no test: it stays NaN and is not counted.
+    """Holm's correction for several tests. NaN means that there is no test: it stays NaN and does not count.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -135,9 +135,9 @@ def differences(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
 def winner(scores: Mapping[str, Mapping[int, float]]) -> str | None:
     """The name whose scores are better than those of every other name, or None. More is better; scores are by seed.
 
-    The winner is the name with the best mean, if the paired 95 % interval of its difference to each other name lies
-    above zero. No correction for several tests is needed: the claim holds only if all of the tests succeed. The
-    intervals are two-sided, which covers that the best mean was chosen by the same numbers. A name without scores is
+    The winner is the name with the best mean, if the paired 95 % interval of its difference to every other name is
+    above zero. No correction for several tests is needed, because the claim holds only if all of the tests succeed. The
+    intervals are two-sided; this allows for the choice of the best mean by the same numbers. A name without scores is
     left out.
 
     >>> winner({"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 0.5, 1: 0.61, 2: 0.7}})

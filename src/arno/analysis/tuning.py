@@ -1,4 +1,4 @@
-"""The record of a search for settings: what was tried, what it cost, what was chosen."""
+"""The record of a search for settings: the trials, their costs, and the settings that were chosen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The file that describes a search, in the folder of its comparison.
 RECORD = "tune.json"
-#: What a trial costs, as the record names it.
+#: The names of the costs of a trial in the record.
 COSTS = ("rounds", "local_steps", "uploaded_bytes", "seconds")
 
 UNTUNED = "No setting was searched: the order holds for these settings only. The command arno tune searches them."
@@ -28,8 +28,8 @@ UNTUNED = "No setting was searched: the order holds for these settings only. The
 class Tuned:
     """The search of one group.
 
-    best: the settings of the best trial. border: settings whose best value lies at the `lower` or `upper` end of its
-    range. trials: as the search recorded them.
+    space: the range of each searched setting. trials: as the search recorded them. best: the settings of the best
+    trial. score: its score. border: settings whose best value is at the `lower` or `upper` end of its range.
     """
 
     label: str
@@ -42,7 +42,7 @@ class Tuned:
     border: Mapping[str, str] = field(default_factory=dict)
 
     def cost(self, name: str) -> float:
-        """What all trials took; name: one of `COSTS`."""
+        """The sum of a cost over all trials. name: one of `COSTS`."""
         return sum(float(trial[name]) for trial in self.trials)
 
     def scores(self) -> list[float]:
@@ -57,9 +57,10 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search: the score that it looked at, its seeds and budget, and one `Tuned` per group.
+    """A search: the score that it used, its seeds and budget, and one `Tuned` per group.
 
-    rounds: of a trial that did not end early, by group. prune: whether bad trials ended early.
+    rounds: for each group, the rounds of a trial that did not end early. trials: the trials per group. prune: whether
+    bad trials ended early.
     """
 
     metric: Metric
@@ -84,7 +85,7 @@ class Tuning:
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """The record of the search in a folder; refuses a damaged file."""
+    """The record of the search in a folder; an error if the file is damaged."""
     try:
         return checksummed.read(folder / RECORD, folder, "methods")
     except ArnoError as error:
@@ -94,7 +95,7 @@ def recorded(folder: Path) -> dict[str, Any]:
 def unreadable(folder: Path, reason: str) -> ArnoError:
     """The error for the record of a search that cannot be read."""
     remedy = "remove it and give the arno tune command again: it makes the same trials, and runs nothing twice"
-    return ArnoError(f"{folder / RECORD}", f"it is no record of a search ({reason})", remedy)
+    return ArnoError(f"{folder / RECORD}", f"it is not a record of a search ({reason})", remedy)
 
 
 def _tuned(group: Mapping[str, Any], space: Mapping[str, str]) -> Tuned:
@@ -112,6 +113,6 @@ def search_of(comparison: Comparison) -> Tuning | None:
 
 
 def untuned(comparison: Comparison) -> bool:
-    """Whether different methods are compared whose settings were not searched."""
+    """Whether a comparison has several methods, and their settings were not searched."""
     several = any("method.kind" in mine for mine in comparison.settings.differing.values())
     return several and search_of(comparison) is None

@@ -23,12 +23,12 @@ def rand(participation: float) -> Part:
 
 @dataclass
 class Rand(Selection):
-    """m draws with replacement, with probability p; O(m log N) a round."""
+    """m draws with replacement, with probability p; a round costs O(m log N)."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Note the size of the cohort and the share of every client."""
+        """Store the size of the cohort and the share of every client."""
         self._base, self._m = key(fed.seed, "select"), self.cohort(fed.n)
         self._p = shares(fed)
         self._cumulated = np.cumsum(self._p)

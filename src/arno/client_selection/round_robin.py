@@ -1,4 +1,4 @@
-"""The clients in turn."""
+"""Clients take part in the order of their ids."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def roundrobin(participation: float) -> Part:
 
 @dataclass
 class RoundRobin(Selection):
-    """The clients in turn."""
+    """Clients take part in the order of their ids."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Note the size of the cohort."""
+        """Store the size of the cohort."""
         self._m = self.cohort(fed.n)
 
     def select(self, ids: Ids, t: int) -> Ids:

@@ -1,4 +1,4 @@
-"""Given cohorts: of a file, or of a list."""
+"""Given cohorts, from a file or a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import selections
 
 @selections.register("schedule")
 def schedule(participation: float, *, path: str = "") -> Part:
-    """The cohorts of a JSON file: one list of client ids per round, repeated from the start after the last one.
+    """The cohorts of a JSON file: one list of client ids per round; after the last list the first one follows.
 
     path: the file.
     """
@@ -43,8 +43,8 @@ class Fixed(Part):
         """Refuse ids that do not exist."""
         for k in {k for cohort in self.cohorts for k in cohort}:
             if not 0 <= k < fed.n:
-                raise ArnoError(f"client {k} in the cohort list", f"ids run from 0 to {fed.n - 1}", "correct the list")
+                raise ArnoError(f"client {k} in the cohorts", f"ids run from 0 to {fed.n - 1}", "correct the cohorts")
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """The round's cohort."""
+        """The cohort of this round."""
         return self.cohorts[t % len(self.cohorts)]

@@ -1,4 +1,4 @@
-"""What the rules of client selection share."""
+"""Functions that several rules of client selection use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.selection_draws import cohort_size
 
 
 class Selection(Part):
-    """A part that chooses a share of the clients."""
+    """A part that selects a share of the clients in each round."""
 
     participation: float
     roles: ClassVar[frozenset[str]] = frozenset({"select"})

@@ -21,16 +21,16 @@ def uniform(participation: float) -> Part:
 
 @dataclass
 class Uniform(Selection):
-    """m clients without replacement; costs O(m), whatever N is."""
+    """m draws without replacement; a round costs O(m) for every N."""
 
     participation: float
 
     def start(self, fed: Federation) -> None:
-        """Note the size of the cohort."""
+        """Store the size of the cohort."""
         self._seed, self._m = fed.seed, self.cohort(fed.n)
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """Draw m of them."""
+        """Draw m clients."""
         if self._m >= len(ids):
             return ids
         rng = numpy_stream(self._seed, "select", t)

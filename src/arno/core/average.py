@@ -1,4 +1,4 @@
-"""The weighted sum of a block's updates, and what the records say of each update."""
+"""The weighted sum of the updates of a block; for the records, the norm and the cosine of each update."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from torch import Tensor
 
 from .work import Mat, Vec
 
-#: Numbers that a core's cache holds beside other data.
+#: How many numbers fit into the cache of a core together with other data.
 CACHED = 2**20
 
 
 def added_up(weight: Tensor, rows: Mat, d: int) -> tuple[Vec, dict[str, Tensor]]:
-    """Σ p_k Δ_k, and for the records each row's norm and its cosine to the sum of the others, both without buffers.
+    """Σ p_k Δ_k of a block; and for each row its norm and its cosine to the sum of the other rows.
 
-    It takes as many columns at a time as a cache holds, so that memory is read once.
+    Norm and cosine use the parameters only, not the buffers. The columns are processed in pieces that fit into a cache,
+    so that each number is read from memory once.
     """
 
     def of(some: Mat) -> tuple[Vec, Tensor, Tensor]:
@@ -31,9 +32,11 @@ def added_up(weight: Tensor, rows: Mat, d: int) -> tuple[Vec, dict[str, Tensor]]
 
 
 def cosines(dot: Tensor, weight: Tensor, length: Tensor, norm: Tensor) -> Tensor:
-    """The cosine between each row and the weighted sum of the *other* rows; NaN for a row alone or a zero.
+    """The cosine between each row and the weighted sum of the *other* rows.
 
-    dot, norm: each row's product with the sum of all, and its norm; length: the norm of that sum.
+    It is NaN if there is only one row, or if the row or the sum of the others is zero.
+    dot: the product of each row with the weighted sum of all rows. norm: the norm of each row. length: the norm of
+    the weighted sum.
 
     >>> rows, weight = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -1.0]]), torch.tensor([0.5, 0.25, 0.25])
     >>> mean = weight @ rows

@@ -1,6 +1,7 @@
-"""The interface of an engine: where clients train. Optional abilities are declared here.
+"""The interface of an engine, which trains the clients and scores models.
 
-A class that lacks an ability inherits a default that says so; no code looks for attributes by name.
+The base class declares optional abilities with a default for engines that do not have them. So no code tests whether
+an engine has an attribute.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from .work import Result, SumResult, Vec, Work
 
 @dataclass
 class Caller:
-    """The run that uses an engine, as the engine sees it.
+    """What an engine knows about the run that uses it.
 
-    stopping: whether the user has stopped the run, which ends after this round. say: called with a line for the user.
+    stopping: whether the user has asked the run to stop; it then ends after this round.
+    say: a function that shows one line to the user.
     """
 
     stopping: bool = False
@@ -30,11 +32,12 @@ class Caller:
 
 
 class Engine(ABC):
-    """Where clients train. Blocks of work come back in the order in which they were given.
+    """Trains clients. It returns the results of blocks in the order in which it received the blocks.
 
-    name: the name of the engine, with its choices. equality: how closely its numbers agree with those of `serial`.
-    sums: whether blocks come back as `SumResult`; then no part sees the update of a single client.
-    caller: the run that uses it.
+    name: the name of the engine; `auto` adds the engine that it chose.
+    equality: how closely its numbers agree with those of the engine `serial`.
+    sums: whether results are `SumResult`; then no part sees the update of a single client.
+    caller: the run that uses this engine.
     """
 
     name: str
@@ -49,17 +52,17 @@ class Engine(ABC):
 
     @abstractmethod
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """Train block after block, with a bounded number in flight."""
+        """Train the blocks; only a limited number of blocks is in progress at the same time."""
 
     def workers_for(self, work: Work) -> tuple[str, int]:
-        """The engine of a round that begins with this block, and the number of its worker processes on this machine.
+        """The engine of a round whose first block is `work`, and the number of its worker processes on this machine.
 
-        0: it trains in this process.
+        The number is 0 if the engine trains in this process.
         """
         return self.name, 0
 
     def scorers(self) -> int:
-        """The number of processes on this machine that score models; 0: this process scores, or those that train."""
+        """How many processes on this machine only score models; 0: this process or the training processes score."""
         return 0
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
@@ -67,7 +70,7 @@ class Engine(ABC):
         return [self.problem.scores(self.tally(w, split)) for w in models]
 
     def report(self, w: Vec, clients: bool = False) -> dict[str, float]:
-        """The scores of a model on all splits as a round records them; with `clients`, their spread over clients."""
+        """The scores of a model on all splits, as a round records them; `clients` adds statistics over the clients."""
         row: dict[str, float] = {}
         for split in self.problem.splits:
             tally = self.tally(w, split)
@@ -78,7 +81,7 @@ class Engine(ABC):
         return row
 
     def tally(self, w: Vec, split: str) -> Tensor:
-        """The statistics of a model on a split, piece after piece."""
+        """The statistics of a model on a split, computed piece by piece."""
         return self.problem.total(w, split)
 
     def loss(self, w: Vec, clients: Tensor) -> Tensor:
@@ -96,7 +99,7 @@ class Engine(ABC):
         )
 
     def keep_logs(self, folder: Path) -> None:  # noqa: B027
-        """Put the engine's own logs, if it has any, into a folder."""
+        """Copy or link the engine's own logs into a folder; an engine without logs does nothing."""
 
     def close(self) -> None:  # noqa: B027
         """Release what the engine holds."""

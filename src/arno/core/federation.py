@@ -1,4 +1,4 @@
-"""The round: select, send, train, receive, finish. A method acts in these moments and nowhere else."""
+"""The round: select, send, train, receive, finish. A method acts only in the callbacks that a round calls."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .table import ClientTable, refuse_if_too_large
 from .traffic import traffic
 from .work import SGD, Mat, Result, SumResult, Vec, Work
 
-#: The most numbers and the most clients of a block: so memory does not grow with the cohort.
+#: The most numbers and the most clients in a block. Because of these limits, memory does not grow with the cohort.
 BLOCK, ROWS = 2**24, 128
 
 
 @dataclass(frozen=True)
 class Local:
-    """Local training as the user sets it; `epochs`, `batch_size` and `lr` may differ per client and per round."""
+    """The settings of local training; `epochs`, `batch_size` and `lr` may differ per client and per round."""
 
     epochs: PerClient = 1
     batch_size: PerClient = 32
@@ -39,10 +39,11 @@ class Local:
 class Federation:
     """A server and its clients. Without parts this is FedAvg: w ← w + η_s Σ_{k∈S} p_k Δ_k.
 
-    clients: what the server knows of the clients. t: rounds done (−1 if a part adds a round 0 that has not run yet).
+    clients: what the server knows about the clients.
+    t: the number of finished rounds; −1 if a part adds a round 0 and this round has not run yet.
     rounds: the number of rounds of the run. cohort: the largest number of clients in a round.
-    epochs, batch_size: of each client.
-    watch: called with a line about the progress within a round.
+    epochs, batch_size: the values of each client.
+    watch: a function that is called with a line about the progress within a round.
     advice: lines that a user should read before the first round.
 
     >>> from arno.problems.quadratic import Quadratic
@@ -82,21 +83,21 @@ class Federation:
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
         self.t, self.rounds = min((part.first_round for part in self.parts), default=0), rounds
         self.cohort = min((part.cohort(self.n) for part in self.parts), default=self.n)
-        self._state = state  # the folder of client tables; None: in memory
+        self._state = state  # where client tables are: in this folder, in the workers, or (None) in memory
         self.watch: Callable[[str], None] = lambda line: None
         self.advice: list[str] = []
         self._order = next((part for part in self.parts if "order" in part.roles), Part())
         self._personal = next((part for part in self.parts if "personal" in part.roles), None)
         if self._personal is not None and not problem.tests_clients:
-            self.advice.append("personal models are not scored: data.client_test=0.2 keeps samples for that")
+            self.advice.append("personal models are not scored: set data.client_test=0.2 to keep test samples for them")
         for part in self.parts:
             part.start(self)
         masks = [mask for part in self.parts if (mask := part.private()) is not None]
         self._private = torch.stack(masks).any(0).to(self.w.device) if masks else None
-        unseen = torch.arange(self.layout.size, device=self.w.device) >= self.layout.d
-        if self._private is not None:  # what stays with the clients is not part of any mean, momentum or control
-            unseen |= self._private
-        self._unseen = unseen.nonzero()[:, 0]
+        hidden = torch.arange(self.layout.size, device=self.w.device) >= self.layout.d
+        if self._private is not None:  # coordinates that stay with the clients are in no mean, momentum or control
+            hidden |= self._private
+        self._hidden = hidden.nonzero()[:, 0]  # the coordinates whose changes parts do not see
         self.advice += problem.advice(self)
         if self.engine.sums:
             refuse_rows(self.parts)
@@ -109,7 +110,7 @@ class Federation:
         return self.clients.n
 
     def begin_at(self, w: Vec, t: int) -> None:
-        """Begin with another model and another number of rounds done, before the first round."""
+        """Before the first round: set the model and the number of finished rounds, and start all parts again."""
         self.w, self.t = w.to(self.w.device, self.w.dtype), t
         said = list(self.advice)
         for part in self.parts:
@@ -117,7 +118,7 @@ class Federation:
         self.advice = said
 
     def traffic(self, work: Work, out: Result | SumResult | None = None) -> tuple[list[int], list[int]]:
-        """Numbers downloaded and uploaded by each client of a block."""
+        """How many numbers each client of a block downloads, and how many it uploads."""
         return traffic(self.layout, self.parts, self._private, work, out)
 
     def round(self) -> Round:
@@ -126,7 +127,7 @@ class Federation:
         ids: Ids = range(self.n)
         for part in self.parts:
             ids = part.select(ids, t)
-        if len(ids) == 0:  # no client takes part: nothing changes
+        if len(ids) == 0:  # no client takes part: the model does not change
             self.t += 1
             return record
         for part in self.parts:
@@ -134,20 +135,21 @@ class Federation:
         v, tail = torch.zeros_like(self.w), torch.zeros_like(self.w[self.layout.d :])
         for work, out in self._order.train(self.engine, self.blocks(ids, t)):
             work, out = self._without_failed(work, out, record)
-            if isinstance(out, Result) and not len(work):  # a sum of other blocks may come with a block without rows
+            # An empty block is skipped. An empty SumResult is not: its sum can hold the updates of other blocks.
+            if isinstance(out, Result) and not len(work):
                 continue
             work, out, dv = self._added_up(work, out, record)
             tail += dv[self.layout.d :]
-            dv[self._unseen] = 0
+            dv[self._hidden] = 0
             record.add(work, out, *self.traffic(work, out))
             if isinstance(out, Result):
-                if len(self._unseen):
-                    out = replace(out, unseen=(self._unseen, out.delta[:, self._unseen]))
-                    out.delta[:, self._unseen] = 0
+                if len(self._hidden):
+                    out = replace(out, hidden=(self._hidden, out.delta[:, self._hidden]))
+                    out.delta[:, self._hidden] = 0
                 for part in self.parts:
                     dv = like(part, "receive", part.receive(work, out, dv), dv)
             v += dv
-        if record.failures and not record.clients.get("client"):  # no client is left: nothing changes
+        if record.failures and not record.clients.get("client"):  # all clients failed: the model does not change
             self.t += 1
             return record
         for part in self.parts:
@@ -164,14 +166,14 @@ class Federation:
         return record
 
     def blocks(self, ids: Ids, t: int) -> Iterator[Work]:
-        """The cohort as a stream of blocks of work; parts change each block as it is made."""
+        """The work of the cohort, block by block. Every part may change each block."""
         for work in self.plain_blocks(ids, t):
             for part in self.parts:
                 work = part.send(work)
             yield work
 
     def plain_blocks(self, ids: Ids, t: int, purpose: str = "") -> Iterator[Work]:
-        """The same without the parts: plain SGD from the current model. purpose: prefix of the random streams."""
+        """Blocks of plain SGD from the current model, not changed by parts. purpose: prefix of the random streams."""
         clients, count = torch.unique(torch.as_tensor(ids, dtype=torch.int64), return_counts=True)
         weight = count.double() * (self.clients.sizes[clients].cpu() if self.weighting == "samples" else 1)
         weight = weight / weight.sum()
@@ -197,13 +199,13 @@ class Federation:
             )
 
     def personal(self, clients: Tensor) -> Mat:
-        """The model that each of these clients would use: its personal model if there is one, else the current one."""
+        """The model that each of these clients would use: its personal model, or the current model if it has none."""
         return self.w.expand(len(clients), -1) if self._personal is None else self._personal.personal(clients)
 
     def own_tallies(self) -> dict[str, Tensor]:
-        """Statistics of every client's own test samples, [N, …]; empty without such samples.
+        """Statistics on every client's own test samples, [N, …], by name; empty without such samples.
 
-        own: under the global model. personal: under the models that the clients would use, if they have their own.
+        own: statistics of the global model. personal: statistics of the personal models, if the method has them.
         """
         w = self.evaluated()
         tallies = self.problem.own_tallies(lambda clients: w.expand(len(clients), -1))
@@ -224,7 +226,7 @@ class Federation:
         return row
 
     def evaluated(self) -> Vec:
-        """The model that is scored: the current one, unless a part says otherwise."""
+        """The model that is scored: the current model, unless a part replaces it."""
         w = self.w
         for part in self.parts:
             w = part.evaluated(w)
@@ -235,39 +237,40 @@ class Federation:
         return any(part.stop() for part in self.parts)
 
     def per_client(self, spec: PerClient, name: str, **rules: Any) -> Values:
-        """The values of a hyper-parameter that may differ per client and per round, drawn from their own stream."""
+        """The values of a hyper-parameter that may differ per client and per round; it has its own random stream."""
         return Values(spec, self.n, seed=self.seed, name=name, **rules)
 
     def table(self, initial: Vec | None = None) -> ClientTable:
-        """A table with one row per client, zero until written; refused before it is allocated if it cannot fit.
+        """A table with one row per client. If the table cannot fit, an error is raised before it is allocated.
 
-        A row has the shape of the model, or of `initial`, which is then the row of clients that have no row yet.
+        A row has the shape of the model and is zero until it is written. With `initial`, a row has the shape of
+        `initial` and equals `initial` until it is written.
         """
         like = self.w if initial is None else initial
         seen = self.n if self.rounds is None else min(self.n, self.cohort * self.rounds)
         if self._state == "workers" and initial is None:
             return self.engine.table(self.n, seen, self.w)
         if self._state == "workers":
-            raise ArnoError("state=workers", "it holds rows that begin at zero", "use state=memory or state=disk")
+            rule = "the client rows of this method begin at the model, and workers hold only rows that begin at zero"
+            raise ArnoError("state=workers", rule, "use state=memory or state=disk")
         refuse_if_too_large(seen, like, self._state)
         return ClientTable(self.n, like, self._state, initial)
 
     def state(self) -> dict[str, Any]:
-        """All that changes from round to round: tensors, client tables and plain numbers by name."""
+        """Everything that changes from round to round: tensors, client tables and plain numbers, by name."""
         state: dict[str, Any] = {"w": self.w, "t": self.t}
         for part in self.parts:
             state |= {f"{type(part).__name__}.{name}": value for name, value in part.state().items()}
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned (tables as their dictionaries of tensors)."""
+        """Restore what `state` returned; each table is given as its dictionary of tensors."""
         state = {unnumbered(name): value for name, value in state.items()}
         mine = self.state()
         if mine.keys() != state.keys():
             odd = ", ".join(sorted(mine.keys() ^ state.keys()))
-            raise ArnoError(
-                "this checkpoint is of another method", f"they differ in {odd}", "resume it with its own config"
-            )
+            rule = f"only one of the checkpoint and the method has {odd}"
+            raise ArnoError("this checkpoint belongs to another method", rule, "resume it with its own config")
         parts = {type(part).__name__: part for part in self.parts}
         for name, value in state.items():
             owner: Any = self
@@ -285,7 +288,7 @@ class Federation:
         return x.to(self.w.device, dtype or self.w.dtype)
 
     def _without_failed(self, work: Work, out: Result | SumResult, record: Round) -> tuple[Work, Result | SumResult]:
-        """The rows whose training did not fail; the others are noted."""
+        """Remove the rows whose training failed, and record them."""
         if not out.failed:
             return work, out
         record.dropped += len(out.failed)
@@ -294,14 +297,14 @@ class Federation:
         return work.rows(keep), out.rows(keep)
 
     def _added_up(self, work: Work, out: Result | SumResult, record: Round) -> tuple[Work, Result | SumResult, Vec]:
-        """Σ p_k Δ_k over a block and the norms of the updates; updates that are not finite are refused or dropped."""
+        """Σ p_k Δ_k of a block, and the norms of updates. Updates that are not finite stop the run or are dropped."""
         if isinstance(out, SumResult):
             norm, dv = out.norm, out.sum
             fine = torch.isfinite(norm)
         else:
             dv, notes = added_up(work.weight, out.delta, self.layout.d)
             out = replace(out, notes={**out.notes, **notes})
-            # A norm is finite only if all of it is (short of overflow); buffers do not count in it.
+            # A finite norm means finite parameters (a norm that overflows is refused, too). Buffers are not in it.
             fine = torch.isfinite(notes["delta_norm"]) & torch.isfinite(out.delta[:, self.layout.d :].sum(1))
         if fine.all():
             return work, out, dv
@@ -309,12 +312,12 @@ class Federation:
         record.dropped += int((~fine).sum())
         keep = fine.nonzero()[:, 0].cpu()
         work, out = work.rows(keep), out.rows(keep)
-        if isinstance(out, SumResult):  # the workers left those clients out
+        if isinstance(out, SumResult):  # the sum of the workers does not contain those clients
             return work, out, dv
         return self._added_up(work, out, record)
 
     def _refuse_divergence(self, work: Work, fine: Tensor) -> None:
-        """Stop the run because of clients whose update is not finite, unless `on_divergence=drop`."""
+        """Raise an error about the clients whose update is not finite, unless `on_divergence=drop`."""
         if self.on_divergence == "stop":
             known = self.problem.client_names
             names = ", ".join(str(k) if known is None else known[k] for k in work.clients[~fine.cpu()].tolist())
@@ -326,7 +329,7 @@ class Federation:
 
 
 def unnumbered(name: str) -> str:
-    """The name of a part's state; before release 0.2 the part's number stood in front of it.
+    """The name of a part's state without the number of the part, with which names began before release 0.2.
 
     >>> unnumbered("1.Scaffold.c"), unnumbered("Scaffold.c"), unnumbered("w")
     ('Scaffold.c', 'Scaffold.c', 'w')
@@ -336,7 +339,7 @@ def unnumbered(name: str) -> str:
 
 
 def refuse_rows(parts: Sequence[Part]) -> None:
-    """Refuse parts that read single updates if the engine returns only sums of updates."""
+    """Refuse parts that read the update of a single client; the engine returns only sums of updates."""
     for part in parts:
         if type(part).receive is not Part.receive or part.roles & {"order", "personal"}:
             raise ArnoError(
@@ -358,9 +361,10 @@ def refuse_drops(parts: Sequence[Part]) -> None:
 
 
 class Round:
-    """What happened in a round, client by client.
+    """The record of a round.
 
-    dropped: how many clients were left out. failures: for those of them whose training failed, the reasons.
+    clients: columns with one entry per client. numbers: what parts record.
+    dropped: how many clients were left out. failures: one reason per client whose training failed.
     """
 
     def __init__(self, t: int) -> None:
@@ -371,7 +375,7 @@ class Round:
         self.clients: dict[str, list[Any]] = {}
 
     def add(self, work: Work, out: Result | SumResult, downloaded: list[int], uploaded: list[int]) -> None:
-        """Note a block, and how many numbers each of its clients received and sent."""
+        """Record a block, and how many numbers each of its clients received and sent."""
         row = {
             "client": work.clients.tolist(),
             "count": work.count.tolist(),

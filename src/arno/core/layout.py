@@ -1,8 +1,8 @@
-"""A model is one vector: names ↔ slices, and which units each coordinate belongs to.
+"""A model is one vector. Its layout says which slice holds which parameter, and to which units a coordinate belongs.
 
-The vector holds the network's parameters in the order of `module.parameters()`, then its floating-point buffers (the
-tail: BatchNorm's running statistics). Every axis of every parameter may name the *group of units* it runs over (the
-filters of a convolution, the neurons of a layer), so that a unit can be removed with all of its coordinates.
+The vector holds the network's parameters in the order of `module.parameters()`, then its floating-point buffers (such
+as the running statistics of BatchNorm). Each axis of each parameter may belong to a *group of units*: the filters of a
+convolution, or the neurons of a layer. So a unit can be removed with all of its coordinates.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from ..errors import ArnoError
 
-#: A group of units; a group whose units each own `repeat` consecutive entries (flatten); or an axis that is never cut.
+#: The group of units of an axis. A name: one entry per unit of this group. (name, repeat): `repeat` consecutive entries
+#: per unit (after a flatten layer). None: no entry of the axis is ever removed.
 Axis = str | tuple[str, int] | None
-#: Normalisation layers, found by their type.
+#: The types of normalisation layers.
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -83,12 +84,12 @@ class Layout:
 
     @classmethod
     def plain(cls, d: int) -> Layout:
-        """The layout of a problem without a network, whose unknown is a vector."""
+        """The layout of a problem without a network; its model is a plain vector."""
         return cls((Slot("w", (d,), 0),), d, d)
 
     @property
     def units(self) -> dict[str, int]:
-        """How many units each group has; empty when the network has no annotated hidden units."""
+        """How many units each group has; empty if the network declares no units."""
         counts: dict[str, int] = {}
         for slot in self.slots:
             for axis, length in zip(slot.axes or (), slot.shape, strict=False):
@@ -99,7 +100,7 @@ class Layout:
 
     @property
     def trained(self) -> Tensor | None:
-        """Which parameters are trained, as booleans [d]; None where all of them are.
+        """Which parameters are trained, as booleans [d]; None if all of them are trained.
 
         >>> net = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
         >>> _ = net[0].requires_grad_(False)
@@ -113,8 +114,8 @@ class Layout:
     def mask(self, group: str) -> Tensor:
         """Which coordinates belong to a group, as booleans [size].
 
-        full: all. head: the last layer with parameters, which must be linear. body: all others. norm: parameters and
-        buffers of normalisation layers. Any other text is a pattern of names, as `encoder.*`.
+        full: all coordinates. head: the last layer with parameters, which must be linear. body: all other layers.
+        norm: parameters and buffers of normalisation layers. Any other text is a pattern of names, such as `encoder.*`.
 
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
         >>> Layout.of(net).mask("head").nonzero()[:, 0].tolist(), int(Layout.of(net).mask("norm").sum())
@@ -139,7 +140,7 @@ class Layout:
         found = [slot for slot in self.slots if fnmatchcase(slot.name, group)]
         if not found:
             known = ", ".join(dict.fromkeys(slot.layer for slot in self.slots))
-            raise ArnoError(f"the group {group!r}", "no parameter has such a name", f"layers are {known}")
+            raise ArnoError(f"the group {group!r}", "no parameter has such a name", f"the layers are {known}")
         return found
 
     def layers(self) -> list[str]:
@@ -156,11 +157,11 @@ class Layout:
         return {slot.name: piece.view(slot.shape) for slot, piece in zip(self.slots, pieces, strict=True)}
 
     def index_of(self, kept: tuple[tuple[str, tuple[int, ...]], ...]) -> Tensor:
-        """`index` for units given as (hashable) tuples."""
+        """The same as `index`; the units are given as tuples, which are hashable."""
         return self.index({group: torch.tensor(units) for group, units in kept})
 
     def index(self, kept: Mapping[str, Tensor]) -> Tensor:
-        """Coordinates that remain when each group keeps only its `kept` units, in the order of the smaller network."""
+        """The coordinates that remain if each group keeps only its `kept` units, in the smaller network's order."""
         parts = []
         for slot in self.slots:
             at = torch.arange(slot.numel).view(slot.shape)
@@ -174,20 +175,20 @@ class Layout:
 
 
 def kind_of(layer: nn.Module) -> Literal["", "linear", "norm"]:
-    """The kind of the layer that owns a tensor: linear, normalisation, or another one (empty)."""
+    """The kind of a layer: linear, norm (normalisation), or empty for any other layer."""
     if isinstance(layer, nn.Linear):
         return "linear"
     return "norm" if isinstance(layer, NORMS) else ""
 
 
 def named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """The tensors in the vector: parameters in their order, then floating-point buffers."""
+    """The tensors that the vector holds: parameters in their order, then floating-point buffers."""
     yield from module.named_parameters()
     yield from ((name, b) for name, b in module.named_buffers() if b.is_floating_point())
 
 
 def parameter_hooks(parameter: Tensor) -> dict[str, list[Callable[..., Any]]]:
-    """The hooks of a parameter, by the method that registers such a hook."""
+    """The hooks of a parameter, by the name of the function that registers such a hook."""
     held = {
         "register_hook": parameter._backward_hooks,
         "register_post_accumulate_grad_hook": parameter._post_accumulate_grad_hooks,
@@ -196,7 +197,7 @@ def parameter_hooks(parameter: Tensor) -> dict[str, list[Callable[..., Any]]]:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a network, with the hooks of its parameters, which `deepcopy` leaves out.
+    """A copy of a network and of the hooks of its parameters; `deepcopy` alone does not copy these hooks.
 
     >>> layer = nn.Linear(1, 1)
     >>> _ = layer.weight.register_hook(lambda delta: 2 * delta)
@@ -217,7 +218,7 @@ def flatten(module: nn.Module) -> Tensor:
 
 
 def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
-    """Make the network's parameters, buffers and gradients views of flat buffers, so that they share memory."""
+    """Make the network's parameters, buffers and gradients views of two vectors, so that they share memory."""
     start = 0
     for name, tensor in list(named_tensors(module)):
         stop = start + tensor.numel()

@@ -1,9 +1,14 @@
-"""Named rules: how a client trains where a paper changes the step itself. A method chooses a rule by name and numbers.
+"""Named rules of local training, for papers that change the step itself. A method chooses a rule and its numbers.
 
-sgd       the kernel of `core/local_sgd.py`
-sam       the gradient at w_k + ρ ∇ℓ/‖∇ℓ‖
-svrg      ∇f_k(w_k; b) − ∇f_k(start; b) + drift
+sgd       SGD (`core/local_sgd.py`)
+sam       SGD with the gradient at w_k + ρ ∇ℓ/‖∇ℓ‖
+svrg      SGD with ∇f_k(w_k; b) − ∇f_k(start; b) + drift
 gradient  no step: Δ_k is the gradient of the client's whole objective at its start
+apfl      APFL: a global and a personal model are trained together
+pfedme    pFedMe: a personal model near w_k is computed, then w_k moves towards it
+meta      Per-FedAvg: steps along the gradient of f(w − α ∇f(w))
+adapt     Per-FedAvg's personal model: steps with the gradient over all samples
+ala       FedALA: a mixture of the global and the client's own model is learned, and training starts from it
 """
 
 from __future__ import annotations
@@ -20,12 +25,12 @@ from .problem import Learner
 from .seeds import key, seeded
 from .work import Job, Vec
 
-#: The mean loss over the steps, and vectors by name for `Result.extra`.
+#: What a rule returns: the mean loss over the steps, and vectors by name for `Result.extra`.
 Answer = tuple[float, dict[str, Tensor]]
 
 
 def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-    """Train one client: Δ_k goes into `delta`; returns the mean loss over its steps, and further results by name."""
+    """Train one client. Write Δ_k into `delta`; return the mean loss over its steps, and further results by name."""
     with torch.inference_mode(not learner.autograd(job)):
         loss, extra = RULES[job.rule.name](learner, job, delta)
     return loss, extra if job.probe is None else extra | job.probe(learner, job)
@@ -34,8 +39,8 @@ def train(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tens
 def sam(learner: Learner, job: Job, delta: Vec) -> Answer:
     """Sharpness-aware minimisation: ε = ρ a/‖a‖ with a = ∇ℓ(w_k; b); the step uses ∇ℓ(w_k + ε; b).
 
-    Both passes see the same batch and the same random draws; running statistics come from the first pass. In a window
-    of mode `mask`, a is zero outside the window.
+    Both passes use the same batch and the same random draws; the buffers are those after the first pass. In a window of
+    mode `mask`, a is zero outside the window.
     """
     rho, window = job.rule.numbers["rho"], job.window
     still = None
@@ -61,10 +66,11 @@ def sam(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def svrg(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """Variance-reduced gradients: ∇f_k(w_k; b) − ∇f_k(start; b); the mean at the start comes as drift.
+    """Variance-reduced gradients: ∇f_k(w_k; b) − ∇f_k(start; b) + drift. The drift is a mean gradient at the start.
 
-    f_k includes weight decay: that of the start is subtracted from the drift, and that of w_k is added by the kernel.
-    Both passes see the same batch and the same random draws. Clipping acts on the difference of the loss gradients.
+    f_k includes weight decay: this function subtracts the weight decay at the start from the drift, and `descend` adds
+    the weight decay at w_k. Both passes use the same batch and the same random draws. Clipping limits the norm of the
+    difference of the loss gradients.
     """
     window, inside = job.window, None
     if window is not None and window.extract:
@@ -91,7 +97,7 @@ def svrg(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def whole_gradient(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """∇f_k(start; D_k) into `delta`: the mean over all samples, without augmentation, plus weight decay."""
+    """Write ∇f_k(start; D_k) into `delta`: the mean gradient over all samples, not augmented, plus weight decay."""
     job, window = replace(job, epochs=1, sgd=replace(job.sgd, shuffle=False, augment=False)), job.window
     inside = None if window is None else window.index.to(delta.device)
     start = job.start[inside] if window is not None and window.extract else job.start
@@ -112,7 +118,7 @@ def whole_gradient(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def apfl(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """APFL: a global model and a personal one that are trained together; v̄ = α v + (1 − α) w_k.
+    """APFL: a global model w_k and a personal model v are trained on the same batches; v̄ = α v + (1 − α) w_k.
 
     w_k ← w_k − η ∇f(w_k; b);   v ← v − η α ∇f(v̄; b);   on the first batch: α ← clip(α − η ⟨v − w_k, ∇f(v̄; b)⟩)
     """
@@ -136,7 +142,7 @@ def apfl(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def pfedme(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """pFedMe: K steps of θ on f(θ; b) + λ/2 ‖θ − w_k‖², then w_k ← w_k − η λ (w_k − θ), on each batch."""
+    """pFedMe: on each batch, K steps of θ on f(θ; b) + λ/2 ‖θ − w_k‖², then w_k ← w_k − η λ (w_k − θ)."""
     numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, weight_decay(learner, job)
     lam, rate = numbers["lam"], numbers["inner_lr"]
     w, theta = job.start.clone(), job.start.clone()
@@ -152,9 +158,10 @@ def pfedme(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """Per-FedAvg: a step along the gradient of w ↦ f(w − α ∇f(w)), on three batches of an epoch in turn.
+    """Per-FedAvg: steps along the gradient of w ↦ f(w − α ∇f(w)).
 
-    curvature: 0 leaves the Hessian out (first order), 1 takes a difference of gradients, 2 the exact product.
+    Step i of an epoch uses its batches i, i + 1 and i + 2; the first batch follows the last one.
+    curvature: 0: the Hessian is left out (first order); 1: a difference of gradients; 2: the exact product.
     """
     numbers, p, g, decay = job.rule.numbers, learner.p, learner.g, weight_decay(learner, job)
     alpha, delta_, kind = numbers["alpha"], numbers["delta"], int(numbers["curvature"])
@@ -178,7 +185,7 @@ def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
         return w - job.lr * (s - alpha * h)
 
     w = job.start.clone()
-    with seeded(key(job.seed, "network", job.round, job.client)):  # all batches are drawn: their own stream has ended
+    with seeded(key(job.seed, "network", job.round, job.client)):  # `batches` sets this stream only while it yields
         for first in range(0, len(batches), q):
             for i in range(q):
                 w = step(w, *(batches[first + (i + j) % q] for j in range(3)))
@@ -187,7 +194,7 @@ def meta(learner: Learner, job: Job, delta: Vec) -> Answer:
 
 
 def adapt(learner: Learner, job: Job, delta: Vec) -> Answer:
-    """Per-FedAvg's personal model: steps u ← u − α ∇f_k(u) with the gradient over all samples."""
+    """Per-FedAvg's personal model: steps u ← u − α ∇f_k(u), each with the gradient over all samples."""
     moved, u, loss = torch.empty_like(delta), job.start.clone(), 0.0
     for _ in range(int(job.rule.numbers["steps"])):
         loss, _ = whole_gradient(learner, replace(job, start=u), moved)
@@ -199,7 +206,8 @@ def adapt(learner: Learner, job: Job, delta: Vec) -> Answer:
 def ala(learner: Learner, job: Job, delta: Vec) -> Answer:
     """FedALA: learn how much of the global model each coordinate of the last layers takes, then train from the mixture.
 
-    given: `own`, the client's model; `weights`, W on the coordinates of `chosen`, 0 elsewhere; `chosen`, 1 there.
+    given: `own`, the client's own model; `chosen`, 1 at the coordinates of the last layers and 0 elsewhere;
+        `weights`, W at these coordinates and 0 elsewhere.
     """
     p, g, w, own = learner.p, learner.g, job.start, job.given["own"]
     chosen, weights, eta = job.given["chosen"] > 0, job.given["weights"].clone(), job.rule.numbers["eta"]
@@ -210,7 +218,8 @@ def ala(learner: Learner, job: Job, delta: Vec) -> Answer:
 
     start, epochs = mixture(), int(job.numbers["weight_epochs"])
     if epochs:
-        for batch in learner.batches(replace(job, epochs=epochs, share=job.rule.numbers["share"], purpose="ala/")):
+        some = replace(job, epochs=epochs, sample_share=job.rule.numbers["share"], purpose="ala/")
+        for batch in learner.batches(some):
             p.copy_(start[: len(p)])
             learner.gradient(batch, job)
             weights[: len(g)] = (weights[: len(g)] - eta * g * apart[: len(g)]).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Local training: the one kernel that every method and every engine runs.
+"""Local training by SGD: the reference loop.
 
     w_k ← start
     repeat E_k epochs, over batches b of D_k:
@@ -6,10 +6,14 @@
         w_k ← w_k − η_k (scale · g + push)
     Δ_k ← w_k − start
 
-The anchor is the start, scale is 1 and push is 0 unless a method says otherwise. With a window only its coordinates
-exist (`extract`) or move (`mask`); a phase may move one group of coordinates. Options off by default: the gradient of
-the loss is clipped to a norm before the other terms are added (as `clip_grad_norm_` before `torch.optim.SGD`), and
-momentum smooths g. Methods whose paper changes the step itself name a rule in `core/local_rules.py`.
+The anchor is the start, scale is 1 and push is 0 unless a method sets them. A window selects coordinates: with
+`extract`, the network has only these coordinates; with `mask`, only these coordinates change. A phase may change only
+one group of coordinates. Two options are off by default. Clipping limits the norm of ∇ℓ before the other terms are
+added (as `clip_grad_norm_` before `torch.optim.SGD`). Momentum replaces u = scale · g + push by v ← momentum · v + u,
+where u is zero at coordinates that must not change.
+
+The engine `batched` computes the same steps for many clients at once. Rules with another step are in
+`core/local_rules.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ Gradient = Callable[[Any, Job], Tensor]
 
 
 def sgd(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor]]:
-    """SGD, in one phase or several: Δ_k goes into `delta`; returns the mean loss, and what the client keeps."""
+    """Train in one or several phases. Write Δ_k into `delta`; return the mean loss, and what the client keeps."""
     if not job.phases:
         return descend(learner, job, delta), {}
     losses, kept, here = [], dict[str, Tensor](), job.start
@@ -56,7 +60,7 @@ def sgd(learner: Learner, job: Job, delta: Vec) -> tuple[float, dict[str, Tensor
 
 
 def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = None) -> float:
-    """SGD with this gradient (the learner's by default): Δ_k goes into `delta`; returns the mean loss of all steps."""
+    """SGD with `gradient` (default: that of the learner). Write Δ_k into `delta`; return the mean loss of all steps."""
     w, p, g = learner.w, learner.p, learner.g
     window, gradient = job.window, gradient or learner.gradient
     inside = None if window is None else window.index.to(w.device)
@@ -96,7 +100,7 @@ def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = 
             velocity = g.clone() if velocity is None else velocity.mul_(sgd.momentum).add_(g)
         p.add_(g if velocity is None else velocity, alpha=-job.lr)
 
-    if moving is not None:  # running statistics outside the group do not change either
+    if moving is not None:  # buffers outside the group keep their values, too
         w[d:].copy_(torch.where(moving[d:] > 0, w[d:], start[d:]))
     if cut is None:
         torch.sub(w, start, out=delta)
@@ -106,6 +110,6 @@ def descend(learner: Learner, job: Job, delta: Vec, gradient: Gradient | None = 
 
 
 def weight_decay(learner: Learner, job: Job) -> float | Tensor:
-    """The weight decay of the parameters; one number each where the network does not train all of them."""
+    """The weight decay: one number; or one number per parameter if the network does not train all parameters."""
     decay, trained = job.sgd.weight_decay, learner.layout.trained if job.sgd.weight_decay else None
     return decay if trained is None else decay * trained.to(learner.p)

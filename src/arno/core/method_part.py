@@ -1,4 +1,4 @@
-"""A part is one independent component of a method; it overrides only the moments that its paper changes."""
+"""A part is one independent component of a method. A part overrides only the callbacks that its paper changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .federation import Federation
 
-#: Client ids: all clients are a `range`, so that a million clients cost nothing until some are chosen.
+#: Client ids. All clients are a `range`, so that a million clients need no memory until some of them are selected.
 Ids = Sequence[int] | Tensor
 
 #: The roles of parts, in the order in which parts act. A method can have one part in each role, except `loss`.
@@ -31,7 +31,7 @@ ROLES = {
     "step": "changes the local step",
     "control": "corrects the clients' gradients with control vectors",
     "mean": "decides how the clients' updates are averaged",
-    "server": "is the server's optimiser",
+    "server": "is the optimiser of the server",
     "rate": "scales the server's step",
     "personal": "gives every client a personal model",
 }
@@ -43,25 +43,26 @@ SHARED = frozenset({"loss"})
 RENAMED = {
     "done": "called `stop`",
     "close": "called `final` and takes the last model",
-    "lines": "a function beside the part, registered with `arno.methods.panels.messages`",
-    "panels": "a function beside the part, registered with `arno.methods.panels.panels`",
-    "draw": "a panel: a function beside the part, registered with `arno.methods.panels.panels`",
+    "lines": "a function outside the part, registered with `arno.methods.panels.messages`",
+    "panels": "a function outside the part, registered with `arno.methods.panels.panels`",
+    "draw": "a panel: a function outside the part, registered with `arno.methods.panels.panels`",
 }
 
 
 class Part:
-    """The moments of a round in which a method may act. By default all of them do nothing, which is FedAvg.
+    """One component of a method. Its callbacks are the methods (`start`, `select`, `begin`, …) that a round calls.
 
-    A part is a dataclass: its fields are its settings. Everything that it sets in `start` is its state: tensors, client
-    tables and plain numbers, saved in every checkpoint. Names that begin with an underscore are derived from the
-    settings and not saved.
+    By default, all callbacks together are FedAvg. A part is a dataclass: its fields are its settings. The attributes
+    that it sets in `start` are its state: tensors, client tables and plain numbers. Every checkpoint contains the
+    state. Attributes whose name begins with an underscore are not saved: they follow from the settings, or are used
+    only within one round.
 
-    roles: what it does, names from `ROLES`. They order the parts of a method, so the order in which a user lists them
-        changes nothing.
-    first_round: −1 for a method that has an additional round 0 before the usual rounds.
-    sequential: whether its `train` trains one client after the other.
-    vectors: how many vectors of parameters go to each client, and come from it, beside the model.
-    drops: whether the round can continue without a client whose training failed (`on_client_error=drop`).
+    roles: what the part does, as names from `ROLES`. Roles order the parts of a method, so the order in which a user
+        lists the parts has no effect.
+    first_round: −1 if the method has an additional round 0 before the usual rounds.
+    sequential: whether `train` of this part trains one client after another.
+    vectors: how many vectors of parameters each client receives and sends in addition to the model.
+    drops: whether the method allows that clients whose training failed are dropped (`on_client_error=drop`).
     """
 
     roles: ClassVar[frozenset[str]] = frozenset()
@@ -77,63 +78,67 @@ class Part:
                 raise ArnoError(f"{cls.__name__}.{name}", f"since release 0.2 it is {now}", "see docs/methods.md")
 
     def start(self, fed: Federation) -> None:
-        """Before the first round: create the state, check the other parts, refuse what cannot work."""
+        """Before the first round: create the state, check the other parts, refuse settings that cannot work.
+
+        It may be called again before the first round (with `load=`), and must then create a new state.
+        """
 
     def cohort(self, n: int) -> int:
         """The largest number of different clients, of n, that can take part in a round."""
         return n
 
     def select(self, ids: Ids, t: int) -> Ids:
-        """Choose among the clients that earlier parts left; an id may be returned more than once."""
+        """Choose some of the clients that earlier parts chose. An id may be returned more than once."""
         return ids
 
     def begin(self, t: int) -> None:
-        """The cohort is known and nothing has been sent yet."""
+        """Clients have been selected and nothing has been sent: prepare the state of this round."""
 
     def send(self, work: Work) -> Work:
         """Change the work of a block of clients."""
         return work
 
     def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """Train the cohort; a part with the role `order` decides the order. By default all train in parallel."""
+        """Train the cohort; called only for a part with the role `order`. By default, clients train in parallel."""
         return engine.train(works)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """A block has come back and `v` is its share of the update; blocks arrive in cohort order.
+        """A block has been trained, and v is Σ p_k Δ_k of this block: return v, changed or not.
 
-        State that `send` reads for later blocks must not change here: collect, and change it in `finish`.
+        Blocks arrive in the order of the cohort. Change only the rows of this block's clients. Change state that all
+        clients share in `finish`, because `send` may read this state for later blocks.
         """
         return v
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """All blocks have come back: change `v` into the direction of the server's step."""
+        """All blocks have been trained, and v is the sum over the blocks: return the direction of the server's step."""
         return v
 
     def score(self, w: Vec, t: int) -> None:
-        """After the server's step to `w` in round t: score the new model, if the paper does so."""
+        """After the server's step to the model w in round t: score this model, if the paper does so."""
 
     def record(self) -> dict[str, float]:
         """Numbers for the record of this round."""
         return {}
 
     def stop(self) -> str:
-        """Why the run should end before its last round; empty to continue."""
+        """The reason to end the run before its last round; empty to continue."""
         return ""
 
     def best_model(self) -> tuple[Vec, int] | None:
-        """The best model so far by the method's own rule, and its round; None where the method has no such rule."""
+        """The best model so far by the method's own rule, and its round; None if the method has no such rule."""
         return None
 
     def evaluated(self, w: Vec) -> Vec:
-        """The model that is scored in place of `w`, where the paper scores another one than it trains."""
+        """The model that is scored in place of w, if the paper scores another model than it trains."""
         return w
 
     def private(self) -> Tensor | None:
-        """The coordinates that never leave the clients, as booleans [size]; None where all of them are sent."""
+        """The coordinates that clients never send, as booleans [size]; None if clients send all coordinates."""
         return None
 
     def answered(self, out: Result) -> list[int]:
-        """How many single numbers each client of a block sends for this part, beside models and vectors."""
+        """How many single numbers each client of a block sends for this part, in addition to models and vectors."""
         return [0] * len(out.loss)
 
     def personal(self, clients: Tensor) -> Mat:
@@ -145,7 +150,7 @@ class Part:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Everything that `start` set and that is not derived."""
+        """All attributes except the settings and those whose name begins with an underscore."""
         settings = {f.name for f in fields(self)} if is_dataclass(self) else set[str]()
         state = {k: v for k, v in vars(self).items() if k not in settings and not k.startswith("_")}
         for name, value in state.items():
@@ -153,20 +158,20 @@ class Part:
                 raise ArnoError(
                     f"{type(self).__name__}.{name} is a {type(value).__name__}",
                     "state is tensors, client tables and plain numbers",
-                    f"keep it as such, or call it _{name} if it is derived from the settings",
+                    f"store it as these types, or call it _{name} if it need not be saved",
                 )
         return state
 
 
-#: Moments whose effect depends on the order in which parts act.
+#: Callbacks whose effect depends on the order of the parts.
 CHAINED = ("select", "send", "receive", "finish")
 
 
 def in_order(parts: Sequence[Part]) -> list[Part]:
     """The parts of a method in the order of their roles, whatever the order in which they were listed.
 
-    A part with several roles acts at the place of its first role. Refused: two parts of the same class, two parts in a
-    role that allows one, and parts whose order matters and does not follow from their roles.
+    A part with several roles has the place of its first role. Three cases are errors: two parts of the same class, two
+    parts with a role that only one part may have, and parts whose order matters and does not follow from their roles.
     """
     ordered = sorted(parts, key=lambda part: (_place(part), type(part).__module__, type(part).__qualname__))
     for one, other in combinations(ordered, 2):
@@ -174,20 +179,20 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
     return ordered
 
 
-def like(part: Part, moment: str, found: Vec, v: Vec) -> Vec:
-    """`found`, which a moment of a part returned; refused if it is not a vector like `v`."""
+def like(part: Part, callback: str, found: Vec, v: Vec) -> Vec:
+    """`found`, which a callback of a part returned; an error if it is not a vector like `v`."""
     if isinstance(found, Tensor) and found.shape == v.shape:
         return found
     what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
     raise ArnoError(
-        f"{type(part).__name__}.{moment} returned {what}",
+        f"{type(part).__name__}.{callback} returned {what}",
         f"it must return a vector of {len(v)} numbers",
-        "return `v`, changed or as it is",
+        "return `v`, changed or unchanged",
     )
 
 
 def numbers(part: Part) -> dict[str, float]:
-    """What a part records; refused if it is not numbers by name."""
+    """The numbers that a part records, by name; an error if a value is not a number."""
     found = part.record()
     for name, value in found.items():
         if not isinstance(value, int | float):
@@ -212,11 +217,9 @@ def _refuse_conflict(one: Part, other: Part) -> None:
     for role in sorted((one.roles & other.roles) - SHARED):
         raise ArnoError(names, f"each {ROLES[role]}, and a method can have one such part", "leave one of them out")
     unnamed = [part for part in (one, other) if not part.roles]
-    both = [moment for moment in CHAINED if _acts(one, moment) and _acts(other, moment)]
-    if (
-        "select" in one.roles | other.roles
-    ):  # the selection of clients acts first, and other parts choose among the clients that it left
-        both = [moment for moment in both if moment != "select"]
+    both = [callback for callback in CHAINED if _acts(one, callback) and _acts(other, callback)]
+    if "select" in one.roles | other.roles:  # the part with this role selects first; the other part selects from these
+        both = [callback for callback in both if callback != "select"]
     if unnamed and both:
         raise ArnoError(
             names,
@@ -225,6 +228,6 @@ def _refuse_conflict(one: Part, other: Part) -> None:
         )
 
 
-def _acts(part: Part, moment: str) -> bool:
-    """Whether a part overrides a moment."""
-    return getattr(type(part), moment) is not getattr(Part, moment)
+def _acts(part: Part, callback: str) -> bool:
+    """Whether a part overrides a callback."""
+    return getattr(type(part), callback) is not getattr(Part, callback)

@@ -1,7 +1,7 @@
-"""A metric is declared once: its name in records, its label, which direction is better, its range, how to print it.
+"""A metric is declared once: its name in records, its label, which direction is better, its range, its format.
 
-Everything that shows, selects, ranks, stops or tests a score reads this declaration. A new metric is declared in the
-file of its task (`tasks/`).
+All code that shows, ranks or tests a score, or that selects or stops by a score, reads this declaration. A new metric
+is declared in the file of its task (`tasks/`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf, isfinite, isnan, log10
 from typing import Any, Literal
 
-#: The names of splits for people; the split "" is the objective itself.
+#: The words for splits in texts; the split "" is the objective itself.
 SPLITS = {"test": "test", "val": "validation", "balanced": "balanced validation"}
 #: The percentages of clients at which a statistic of kind `deciles` is recorded.
 DECILES = tuple(range(0, 101, 10))
@@ -23,10 +23,11 @@ DIGITS = 17
 class Metric:
     """The declaration of one score.
 
-    name: its key in records. label: its name for people. short: the same for a progress bar. better: whether more or
-    less is better. low, high: its range. digits: how many are printed after the point. log: whether curves of it are
-    drawn on a logarithmic axis. axis: metrics with the same axis are drawn together; its label. split: the split of the
-    data on which it is computed. clients: which statistic over the clients it is; empty for a score of the model.
+    name: its key in records. label: its name in texts. short: a shorter name for the progress bar. better: whether more
+    or less is better. low, high: its range. digits: how many digits are printed after the point. log: whether its
+    curves have a logarithmic axis. axis: the label of the axis; metrics with the same label are drawn in one picture.
+    split: the split of the data on which it is computed. clients: the statistic over the clients that it is; empty for
+    a score of the model.
 
     >>> f1 = Metric("f1", "F1", low=0, high=1)
     >>> f1.on("test").name, f1.on("val").label, f1.sign, f1.show(0.51234)
@@ -47,7 +48,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 where more is better, −1 where less is."""
+        """1 if more is better, −1 if less is better."""
         return 1 if self.better == "more" else -1
 
     def on(self, split: str) -> Metric:
@@ -76,12 +77,13 @@ class Metric:
         return f"{self.name}_p{q}"
 
     def show(self, value: float, scale: float | None = None, sign: str = "") -> str:
-        """A value for people: `digits` after the point, fewer for numbers from 10 on, an exponent for extreme numbers.
+        """A value as text.
 
-        A value that is not defined (NaN) is a dash.
+        It has `digits` digits after the point; numbers from 10 on have fewer, and very large or very small numbers have
+        an exponent. A value that is not defined (NaN) is a dash.
 
-        scale: the number that decides the format; numbers in one table column share it.
-        sign: "+" writes the sign of positive numbers too.
+        scale: the number that decides the format; the numbers of a table column have the same scale.
+        sign: "+" writes the sign of positive numbers, too.
 
         >>> Metric("loss", "loss").show(1.5e30), Metric("gap", "gap").show(2.5e-9), Metric("x", "x").show(float("nan"))
         ('1.5e+30', '2.5e-09', '–')
@@ -98,12 +100,12 @@ class Metric:
         return f"{value:{sign}.{max(self.digits - whole, 0)}f}"
 
     def to_json(self) -> dict[str, Any]:
-        """The declaration as a run's manifest holds it; an end of the range that does not exist is null."""
+        """The declaration for the manifest of a run; a bound of the range that does not exist is null."""
         return {key: None if value in (inf, -inf) else value for key, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metric:
-        """The declaration that `to_json` wrote; raises TypeError for anything else.
+        """The declaration that `to_json` wrote. Anything else raises TypeError.
 
         >>> Metric.from_json(Metric("rmse", "RMSE", "less", low=0).to_json())
         Metric(name='rmse', label='RMSE', better='less', low=0, high=inf, digits=4, log=False, short='', axis='', \
@@ -121,14 +123,14 @@ split='', clients='')
         return metric
 
 
-#: The mean loss of the clients while they train, weighted as their updates; every run records it.
+#: The mean loss of the clients while they train, with the weights of their updates. Every run records it.
 TRAIN_LOSS = Metric("train_loss", "training loss", "less", short="train loss", axis="loss")
 
 
 def over_clients(metric: Metric) -> tuple[Metric, ...]:
     """The statistics of a score over the clients, which a round records with `eval.clients=true`.
 
-    The last declaration has no column: it stands for its deciles, the columns `client_f1_p0` to
+    The last declaration has no column of its own. It declares the deciles, which are the columns `client_f1_p0` to
     `client_f1_p100`.
 
     >>> [statistic.name for statistic in over_clients(Metric("f1", "F1"))]

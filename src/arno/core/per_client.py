@@ -1,4 +1,4 @@
-"""Hyper-parameters that may differ per client, and per round: a number, one number per client, or a law."""
+"""Hyper-parameters that may differ per client and per round: a number, one number per client, or a distribution."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import torch
 from torch import Tensor
 
 from ..errors import ArnoError
-from .distributions import Law, parse
+from .distributions import Distribution, parse
 from .seeds import key, numpy_stream
 from .selection_draws import uniforms
 
-#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a law of `distributions.py`: `uniform(a, b)`, …,
-#: `each_round(integers(a, b))`.
+#: What a user may write: `0.1`, `[0.1, 0.2, …]` (one per client), or a distribution (see `distributions.py`).
 PerClient = float | str | Sequence[float]
 
 
 class Values:
-    """The value of one hyper-parameter for any clients, in any round.
+    """The values of one hyper-parameter for any clients, in any round.
 
-    A law is drawn once per client, unless it says `each_round(…)`.
+    From a distribution, each client draws one value for the whole run; with `each_round(…)`, one value per round.
 
     >>> Values(0.5, 3)[torch.tensor([0, 2])].tolist()
     [0.5, 0.5]
@@ -49,9 +48,9 @@ class Values:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self._spec, self._name, self._seed, self._dtype = spec, name, seed, dtype
-        law = parse(spec, name) if isinstance(spec, str) else None
-        self._law = law.inner[0] if law is not None and law.name == "each_round" else None
-        table = law.inner[0].ends if law is not None and self._law is not None else _drawn(spec, law, n, seed, name)
+        given = parse(spec, name) if isinstance(spec, str) else None
+        self._each_round = given.inner[0] if given is not None and given.name == "each_round" else None
+        table = _drawn(spec, given, n, seed, name) if self._each_round is None else self._each_round.ends
         self._table = torch.from_numpy(np.asarray(table, dtype=np.float64))
         wrong = ~torch.isfinite(self._table)
         if least is not None:
@@ -63,7 +62,7 @@ class Values:
         if whole:
             wrong |= self._table != self._table.round()
         rule = f"it must be {_rule(least, above, most, whole)}"
-        if whole and law is not None and not law.whole:
+        if whole and given is not None and not given.whole:
             raise ArnoError(f"{name} = {spec!r}", rule, f"integers(a, b) draws whole numbers: {name}='integers(1, 5)'")
         if wrong.any():
             value = self._table[wrong].flatten()[0].item()
@@ -71,40 +70,40 @@ class Values:
         self._table = self._table.to(dtype)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
-        """The values of these clients, the same in every round; refused if they change from round to round."""
-        if self._law is not None:
-            rule = "it changes every round, and one value per client is needed here"
+        """The values of these clients, the same in every round; an error if values change from round to round."""
+        if self._each_round is not None:
+            rule = "its values change in every round, and one value per client is needed here"
             raise ArnoError(f"{self._name} = {self._spec!r}", rule, "leave out each_round")
         return self._table.expand(len(ids)) if self._table.ndim == 0 else self._table[ids]
 
     def at(self, ids: Tensor, t: int) -> Tensor:
         """The values of these clients in round t."""
-        if self._law is None:
+        if self._each_round is None:
             return self[ids]
         base = key(self._seed, f"values/{self._name}", t)
-        u = uniforms(base, ids.cpu().numpy(), max(1, self._law.draws))
-        return torch.from_numpy(self._law.quantile(u)).to(self._dtype)
+        u = uniforms(base, ids.cpu().numpy(), max(1, self._each_round.draws))
+        return torch.from_numpy(self._each_round.quantile(u)).to(self._dtype)
 
     @property
     def varies(self) -> bool:
         """Whether the values change from round to round."""
-        return self._law is not None
+        return self._each_round is not None
 
     @property
     def smallest(self) -> float:
-        """The smallest value any client has in any round."""
+        """The smallest value that a client can have in a round."""
         return float(self._table.min())
 
     @property
     def largest(self) -> float:
-        """The largest value any client has in any round."""
+        """The largest value that a client can have in a round."""
         return float(self._table.max())
 
 
-def _drawn(spec: PerClient, law: Law | None, n: int, seed: int, name: str) -> float | np.ndarray:
-    """One value for all clients, or one per client."""
-    if law is not None:
-        return law.numbers[0] if law.name == "number" else _once(law, n, numpy_stream(seed, f"values/{name}"))
+def _drawn(spec: PerClient, given: Distribution | None, n: int, seed: int, name: str) -> float | np.ndarray:
+    """One value for all clients, or one value per client."""
+    if given is not None:
+        return given.numbers[0] if given.name == "number" else _once(given, n, numpy_stream(seed, f"values/{name}"))
     if isinstance(spec, int | float):
         return float(spec)
     values = np.asarray(list(spec), dtype=np.float64)
@@ -113,14 +112,14 @@ def _drawn(spec: PerClient, law: Law | None, n: int, seed: int, name: str) -> fl
     return values
 
 
-def _once(law: Law, n: int, rng: np.random.Generator) -> np.ndarray:
-    """A draw per client; the first three laws as in release 0.1, number for number."""
-    if law.name == "choice":
-        return np.asarray(law.numbers)[rng.integers(len(law.numbers), size=n)]
-    if law.name not in ("uniform", "loguniform"):
-        return law.quantile(rng.random((n, law.draws)))
-    low, high = law.numbers
-    if law.name == "uniform":
+def _once(given: Distribution, n: int, rng: np.random.Generator) -> np.ndarray:
+    """One draw per client; uniform, loguniform and choice draw the same numbers as release 0.1."""
+    if given.name == "choice":
+        return np.asarray(given.numbers)[rng.integers(len(given.numbers), size=n)]
+    if given.name not in ("uniform", "loguniform"):
+        return given.quantile(rng.random((n, given.draws)))
+    low, high = given.numbers
+    if given.name == "uniform":
         return rng.uniform(low, high, size=n)
     return np.exp(rng.uniform(np.log(low), np.log(high), size=n))
 

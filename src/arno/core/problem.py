@@ -1,6 +1,7 @@
-"""The interface of a problem, as the round and the engines call it. Optional abilities are declared here.
+"""The interface of a problem, as the round and the engines call it.
 
-A class that lacks an ability inherits a default that says so; no code looks for attributes by name.
+The base class declares optional abilities with a default for problems that do not have them. So no code tests whether
+a problem has an attribute.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """What the server knows of its clients: how many there are and how much data each of them holds.
+    """What the server knows about its clients: their number, and how much data each of them holds.
 
-    sizes: samples per client; floating-point shares of the objective where there are no samples.
+    sizes: the number of samples of each client. Clients without samples have a floating-point weight in the objective.
 
     >>> from torch import tensor
     >>> clients = Clients(tensor([5, 15]))
@@ -53,13 +54,16 @@ class Clients:
         return from_numpy(sizes / sizes.sum())
 
     def steps(self, ids: Tensor, epochs: Tensor, batch_size: Tensor) -> Tensor:
-        """The number of SGD steps of each client: E_k ⌈n_k / B_k⌉; without samples one exact step per epoch."""
+        """The number of SGD steps of each client: E_k ⌈n_k / B_k⌉; E_k exact steps if clients have no samples."""
         return epochs * -(-self.sizes[ids] // batch_size) if self.sampled else epochs
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The bytes that a problem needs: for its data, and in a process that trains for a step and for scoring a model."""
+    """The bytes that a problem needs.
+
+    data: for its data. step: for one training step, in every process that trains. scoring: for scoring a model.
+    """
 
     data: int = 0
     step: int = 0
@@ -67,15 +71,15 @@ class Footprint:
 
 
 class Learner(Protocol):
-    """A problem prepared for training in one process: flat buffers that its loss reads and its gradient fills."""
+    """Computes losses and gradients of a problem in one process: it reads the vector `w` and writes the vector `g`."""
 
-    w: Vec  #: parameters, then buffers
-    p: Vec  #: the parameters in `w`
-    g: Vec  #: their gradient
+    w: Vec  #: the model: parameters, then buffers
+    p: Vec  #: the parameters, a view of `w`
+    g: Vec  #: the gradient of the parameters
     layout: Layout
 
     def batches(self, job: Job) -> Iterator[Any]:
-        """The batches of all of the client's epochs, in their order."""
+        """The batches of all epochs of the client, in the order in which it trains on them."""
         ...
 
     def gradient(self, batch: Any, job: Job) -> Tensor:
@@ -83,7 +87,7 @@ class Learner(Protocol):
         ...
 
     def curvature(self, batch: Any, job: Job, direction: Vec) -> Vec:
-        """∇²ℓ(w; batch) · direction, for the parameters; a Hessian-vector product."""
+        """∇²ℓ(w; batch) · direction for the parameters, a Hessian-vector product."""
         ...
 
     def size(self, batch: Any) -> int:
@@ -91,24 +95,25 @@ class Learner(Protocol):
         ...
 
     def autograd(self, job: Job) -> bool:
-        """Whether its gradients come from autograd; other gradients are computed under `inference_mode`."""
+        """Whether autograd computes the gradients. If not, the client trains under `inference_mode`."""
         ...
 
 
 class Problem(ABC):
     """What is learned: clients, a model vector with a layout, losses, and scores computed from statistics of the data.
 
-    metrics: what a round records, in order of preference; a comparison uses the first one.
-    selects: the metric that chooses the best model of a run; None keeps the last model.
-    splits: the parts of the data on which a round is scored; "" is the objective itself.
-    kernel, kernel_reason: how gradients are computed and why, for the manifest.
-    small: whether a step of one model takes so little time that many are best computed at once, for `engine=auto`.
+    metrics: the metrics that a round records. By default a comparison uses the first one.
+    selects: the metric that chooses the best model of a run; None: the run keeps the last model.
+    splits: the parts of the data on which a round scores the model; "" is the objective itself.
+    kernel, kernel_reason: how gradients are computed, and why in this way; for the manifest.
+    small: whether a step of one model is so short that `engine=auto` computes the steps of many models at once.
     tests_clients: whether clients keep their own test samples.
-    client_names: the names of the clients, in the order of their numbers; None if they have no names.
-    class_names: the names of the classes, in the order of their numbers; empty where there are none.
-    validation: which samples choose the best model, in one sentence; empty where there are no samples.
-    notes: lines about the data that a run prints before the first round and records.
-    references: scores of simple models, by the name of the model and of the metric; a run shows them beside its own.
+    client_names: the name of each client, by its index; None if clients have no names.
+    class_names: the name of each class, by its index; empty if there are no classes.
+    validation: one sentence that says which samples choose the best model; empty if there are no such samples.
+    notes: lines about the data. A run prints them before the first round and records them.
+    references: scores of simple models, by the name of the model and the name of the metric. A run shows them
+        together with its own scores.
     """
 
     clients: Clients
@@ -139,7 +144,7 @@ class Problem(ABC):
 
     @abstractmethod
     def learner(self, window: SubModel | None = None) -> Learner:
-        """A new learner; with an extracting window, a learner of the smaller network."""
+        """A new learner of the whole model. If `window` extracts a smaller network, a learner of that network."""
 
     @abstractmethod
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
@@ -147,14 +152,14 @@ class Problem(ABC):
 
     @abstractmethod
     def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
-        """Statistics (float64) of a model on samples first to last of a split; `join` takes those of several pieces."""
+        """Statistics (float64) of a model on the samples `first` to `last` − 1 of a split; `join` combines them."""
 
     @abstractmethod
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """Scores computed from joined statistics, by name of the metric (without its split)."""
+        """The scores that follow from joined statistics, by the name of the metric (without its split)."""
 
     def join(self, tallies: Sequence[Tensor]) -> Tensor:
-        """The statistics of several pieces as one vector: their sum, unless the problem says otherwise."""
+        """The statistics of several pieces as one vector. By default this is their sum."""
         return added(tallies)
 
     @abstractmethod
@@ -166,11 +171,11 @@ class Problem(ABC):
         """A digest that changes whenever the data change."""
 
     def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
-        """An estimate of `losses` from one mini-batch of each client, drawn for round t; here the losses themselves."""
+        """An estimate of `losses` from one mini-batch of each client, drawn for round t. By default: `losses`."""
         return self.losses(w, clients)
 
     def pieces(self, split: str) -> list[tuple[int, int]]:
-        """Samples (first, last) of a split that are scored together; several pieces can be scored in parallel."""
+        """The pieces of a split as (first, last): samples `first` to `last` − 1. Pieces can be scored in parallel."""
         return [(0, 1)]
 
     def total(self, w: Vec, split: str) -> Tensor:
@@ -178,27 +183,33 @@ class Problem(ABC):
         return self.join([self.tally(w, split, *piece) for piece in self.pieces(split)])
 
     def spread(self, tally: Tensor) -> dict[str, float]:
-        """Scores of the model over the clients, computed from the statistics of the test data; empty if unknown."""
+        """Statistics of the scores over the clients, from the statistics of the test data; empty if there are none."""
         return {}
 
     def own_tallies(self, models: Callable[[Tensor], Mat]) -> Tensor | None:
-        """Statistics of every client's own test samples under the model that it uses, [N, …]; None without samples."""
+        """Statistics of each client's model on the client's own test samples, [N, …]; None without such samples.
+
+        models: a function that returns the models of some clients.
+        """
         return None
 
     def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
-        """Scores over all clients, computed from such statistics, as a round records them."""
+        """The scores over all clients that a round records, computed from the result of `own_tallies`."""
         return {}
 
     def own_table(self, tallies: Mapping[str, Tensor]) -> dict[str, list[Any]]:
-        """A table by columns, one row per client; `tallies` by prefix: `own` (the global model), `personal`."""
+        """A table with one row per client, by columns.
+
+        tallies: results of `own_tallies`; the key is `own` for the global model and `personal` for personal models.
+        """
         return {}
 
     def footprint(self, batch: int) -> Footprint:
-        """The memory of its data, of a training step with this many samples, and of scoring; estimated."""
+        """An estimate of the memory for the data, for a training step on `batch` samples, and for scoring."""
         return Footprint()
 
     def label_counts(self) -> Tensor | None:
-        """How many samples of each class each client holds, [N, classes]; None where there are no classes."""
+        """How many samples of each class each client holds, [N, classes]; None if there are no classes."""
         return None
 
     def check_batches(self, batch_size: Values) -> None:  # noqa: B027
@@ -214,7 +225,7 @@ class Problem(ABC):
 
 
 def added(tallies: Iterable[Tensor]) -> Tensor:
-    """The sum of statistics, added in the order in which they come."""
+    """The sum of statistics, added in the given order."""
     first, *rest = tallies
     total = first.clone()
     for tally in rest:

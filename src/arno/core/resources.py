@@ -1,4 +1,4 @@
-"""Memory and disk that a run needs, item by item: what cannot fit is refused before it is allocated."""
+"""The memory and the disk space that a run needs, item by item. What cannot fit is refused before it is allocated."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .. import machine
 from ..errors import ArnoError, TooLarge, named
 from .layout import Layout
 
-#: The least number of copies of its network in a run: module, model, learner with its gradient, update, sum, step.
+#: A run holds at least so many copies of its network: module, model, learner, gradient, update, sum, step.
 COPIES = 7
-#: The words with which torch and other libraries say that there is not enough memory.
+#: The words with which torch and other libraries report that there is not enough memory.
 FULL = re.compile(r"can't allocate memory|not enough memory|out of memory|cannot allocate|calculation overflowed", re.I)
 
 
 class Need(NamedTuple):
-    """Some bytes, and what needs them."""
+    """A number of bytes, and what needs them."""
 
     what: str
     bytes: int
 
 
 def shown(size: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes as text.
 
     >>> shown(3_000), shown(5 * 2**20), shown(6.5 * 2**30)
     ('3 kB', '5 MiB', '6.5 GiB')
@@ -42,7 +42,7 @@ def shown(size: float) -> str:
 
 
 def summed(needs: Iterable[Need]) -> str:
-    """A sum on one line, largest items first; small items are one item.
+    """A sum on one line, largest items first; small items are added to one item, `other`.
 
     >>> summed([Need("data", 2**30), Need("tables", 3 * 2**30), Need("a", 2**24), Need("b", 2**22)])
     'tables 3.0 GiB + data 1.0 GiB + other 20 MiB = 4.0 GiB'
@@ -58,17 +58,17 @@ def summed(needs: Iterable[Need]) -> str:
 
 
 def refuse(needs: Iterable[Need], room: int, where: str, remedy: str) -> None:
-    """Refuse needs that are together larger than the room; the error holds the sum."""
+    """Raise an error if the sum of the needs is larger than `room`; the error shows the sum."""
     needs = list(needs)
     if sum(need.bytes for need in needs) > room:
-        raise TooLarge(summed(needs), f"{where} has {shown(room)}", remedy)
+        raise TooLarge(f"the run needs {summed(needs)}", f"{where} has {shown(room)}", remedy)
 
 
 def refuse_network(build: Callable[[], nn.Module], itemsize: int, data: int) -> None:
     """Refuse a network that cannot fit into memory, before it is built.
 
-    Its size comes from a copy on torch's device `meta`, which has shapes and no memory; a network that cannot be built
-    there is not checked here.
+    The size of the network comes from a copy on torch's device `meta`, where tensors have shapes but no memory. A
+    network that cannot be built on this device is not checked.
     """
     size = counted(build)
     if size is not None:
@@ -78,18 +78,18 @@ def refuse_network(build: Callable[[], nn.Module], itemsize: int, data: int) -> 
 
 
 def counted(build: Callable[[], nn.Module]) -> int | None:
-    """The number of parameters and buffers of a network, without memory for them; None if that is not possible."""
+    """The number of parameters and buffers of a network, counted without memory for them; None if this fails."""
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             return Layout.of(build()).size
-    except Exception:  # code of the user that needs real numbers; the build that follows shows its errors
+    except Exception:  # the user's code may need real numbers; the build that follows shows its errors
         return None
 
 
 @contextmanager
 def allocating() -> Iterator[None]:
-    """Raise one kind of error where memory cannot be allocated."""
+    """Raise TooLarge if memory cannot be allocated, whatever exception a library raises in this case."""
     try:
         yield
     except ArnoError:
@@ -101,14 +101,15 @@ def allocating() -> Iterator[None]:
 
 
 def exhausted(error: BaseException) -> TooLarge | None:
-    """The error of memory that cannot be allocated; None for other exceptions."""
+    """A TooLarge error if the exception means that memory could not be allocated; None for other exceptions."""
     text = named(error)
     full = isinstance(error, RuntimeError) and FULL.search(text)
     if not (isinstance(error, MemoryError) or full or (isinstance(error, OSError) and error.errno == errno.ENOMEM)):
         return None
     asked = re.search(r"(\d+) bytes", text)
-    what = f"{shown(int(asked[1]))} more" if asked else text[:200]
-    rule = f"it cannot be allocated ({machine.of_a_process()[1]} has {shown(machine.of_a_process()[0])})"
+    what = f"{shown(int(asked[1]))} could not be allocated" if asked else text[:200]
+    room, where = machine.of_a_process()
+    rule = f"{where} has {shown(room)}"
     remedy = (
         "use a smaller model, batch or cohort, or fewer workers; `arno plan` with the same settings shows the needs"
     )

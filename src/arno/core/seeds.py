@@ -1,7 +1,7 @@
-"""Keyed random streams: the same run gives the same bits, in whatever order clients train.
+"""Keyed random streams: the same run gives the same bits, in any order in which clients train.
 
-A stream is named by the run's seed, a purpose and any numbers (round, client, …). No code in Arno draws from
-global random state.
+The key of a stream is the run's seed, a purpose and further numbers (round, client, …). Arno draws only from these
+streams. Some networks draw from torch's global stream (dropout); Arno seeds it from a key before such a network runs.
 
 >>> import torch
 >>> a = torch.rand(3, generator=stream(0, "batches", 4, 17))
@@ -43,10 +43,10 @@ def numpy_stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 @contextmanager
 def seeded(number: int) -> Iterator[None]:
-    """Torch's global streams seeded with `number`, for networks that draw from them (dropout).
+    """Seed torch's global streams with `number`, for networks that draw from them (dropout).
 
-    The stream of the CPU is restored afterwards. Without other devices only this stream is touched: `torch.manual_seed`
-    looks for devices, which takes longer than a step of a small client.
+    The stream of the CPU is restored afterwards. If there is no accelerator, only the stream of the CPU is seeded,
+    because `torch.manual_seed` searches for devices, which takes longer than a training step of a small client.
     """
     import torch
 

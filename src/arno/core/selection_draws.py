@@ -1,7 +1,7 @@
 """The arithmetic of selecting clients, without torch; used by `client_selection/` and by the fast simulation.
 
-Draws come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) started at a key: starting a stream is cheap, and
-compiled code draws the same numbers.
+Random numbers come from SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), started at a key. To start a stream takes little
+time, and compiled code draws the same numbers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ def cohort_size(participation: float, n: int) -> int:
     return max(int(participation * n + 1e-9), 1)
 
 
-def candidates_size(d: int | None, m: int, n: int) -> int:
-    """How many candidates power-of-choice considers: d if given, else twice the cohort.
+def candidates_size(d: int | None, m: int, n: int, setting: str = "select.d") -> int:
+    """How many candidates power-of-choice considers: d if given, else twice the cohort. setting: its name, for errors.
 
     >>> candidates_size(None, 3, 30), candidates_size(9, 3, 30)
     (6, 9)
     """
     d = min(2 * m, n) if d is None else d
     if not m <= d <= n:
-        raise ArnoError(
-            f"{d} candidates", f"power-of-choice keeps {m} of them and there are {n} clients", f"choose {m} to {n}"
-        )
+        rule = f"it must be from {m} (the cohort) to {n} (all clients)"
+        raise ArnoError(f"{setting} = {d}", rule, f"try {setting}={min(2 * m, n)}")
     return d
 
 
 def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
-    """The number of candidates in every round: it shrinks geometrically from d to m over the share `until` of the run.
+    """The number of candidates in every round; it decreases geometrically from d to m in the share `until` of the run.
 
     >>> shrunk(30, 3, 100, 0.5)[[0, 10, 25, 49, 50, 99]].tolist()
     [30, 19, 9, 3, 3, 3]
@@ -51,7 +50,7 @@ def shrunk(d: int, m: int, rounds: int, until: float) -> np.ndarray:
 
 
 def uniforms(base: int, t: int | np.ndarray, n: int) -> np.ndarray:
-    """n numbers in (0, 1) from stream t of the key `base`; for an array of streams a row each.
+    """n uniform random numbers in (0, 1) from stream t of the key `base`. If t is an array: one row per stream.
 
     >>> a, b = uniforms(7, 0, 100_000), uniforms(7, 1, 100_000)
     >>> round(float(a.mean()), 2), round(float(a.std() ** 2 * 12), 2), round(abs(float(np.corrcoef(a, b)[0, 1])), 1)
@@ -65,11 +64,12 @@ def uniforms(base: int, t: int | np.ndarray, n: int) -> np.ndarray:
 
 
 def race(u: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """−ln(u_k)/p_k: the d smallest are d draws without replacement with probability p, in the order of the draws.
+    """−ln(u_k)/p_k. The d smallest values are d draws without replacement with probability p, in the order of draws.
 
-    This is the Gumbel top-d rule, argmax of ln p_k − ln(−ln u_k), before its last logarithm.
+    This is the Gumbel top-d rule: it takes the largest values of ln p_k − ln(−ln u_k), which is the negative logarithm
+    of −ln(u_k)/p_k, so the order is the same.
     """
-    with np.errstate(divide="ignore"):  # p = 0: a client without data comes last
+    with np.errstate(divide="ignore"):  # p = 0: a client without data has the value ∞ and is last
         out: np.ndarray = -np.log(u) / p
     return out
 

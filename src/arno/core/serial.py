@@ -19,12 +19,12 @@ from .problem import Learner, Problem
 from .resources import exhausted
 from .work import Job, Mat, Result, SubModel, Vec, Work
 
-#: How often a client is tried with `on_client_error=retry`.
+#: How many times the training of a client is tried with `on_client_error=retry`.
 TRIES = 3
 
 
 class Serial(Engine):
-    """Trains rows in order; a learner is made once per network shape and kept."""
+    """Trains the rows of a block one after another. It makes one learner per shape of the network and keeps it."""
 
     name = "serial"
     equality = "reference"
@@ -34,12 +34,12 @@ class Serial(Engine):
         self._learners: dict[Any, Learner] = {}
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Train block after block."""
+        """Train one block after another."""
         for work in works:
             yield work, self.block(work, work.start.new_empty(work.start.shape))
 
     def block(self, work: Work, delta: Mat) -> Result:
-        """Train a block and write the rows' updates into `delta`."""
+        """Train a block and write the updates of its rows into `delta`."""
         loss, seconds, extra, failed = [], [], [], {}
         for j, job in enumerate(work.jobs()):
             began = perf_counter()
@@ -62,7 +62,7 @@ class Serial(Engine):
             try:
                 return train(self._learner(job), job, delta)
             except BaseException as error:
-                self._learners.clear()  # the training of one was interrupted
+                self._learners.clear()  # the error may have left a learner in a wrong state
                 if not of_the_client(error) or (isinstance(error, ArnoError) and not left):
                     raise
                 if not left:
@@ -82,10 +82,11 @@ class Serial(Engine):
 
 
 def of_the_client(error: BaseException) -> bool:
-    """Whether an exception is an error of the client that trains, also one that usually ends a process.
+    """Whether the code of the client raised the exception; SystemExit counts, too.
 
-    A KeyboardInterrupt is the user's Ctrl-C where Python's own handler raises it, and a client's error elsewhere: a run
-    has its own handler, and workers ignore Ctrl-C. Missing memory is not an error of a client.
+    A KeyboardInterrupt is the user's Ctrl-C only in the main thread with Python's default handler of SIGINT: a run has
+    its own handler, and workers ignore Ctrl-C. Any other KeyboardInterrupt is an error of the client. Missing memory is
+    not an error of the client.
     """
     if isinstance(error, KeyboardInterrupt):
         main = threading.current_thread() is threading.main_thread()
@@ -95,7 +96,7 @@ def of_the_client(error: BaseException) -> bool:
 
 
 def client_error(job: Job, error: BaseException, tries: int) -> ClientError:
-    """The error of a client that failed."""
+    """The error that names the client whose training failed."""
     times = f", {tries} times" if tries > 1 else ""
-    remedy = "correct it, or continue without the client: on_client_error=drop"
+    remedy = "correct that code, or continue without the client: on_client_error=drop"
     return ClientError(f"client {job.client} in round {job.round + 1}", described(error) + times, remedy)

@@ -1,4 +1,4 @@
-"""One row per client (c_k, y_k, …): zero until written, memory only for clients that were seen."""
+"""A table with one row per client (c_k, y_k, …). Only clients whose row was written need memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .. import machine
 from ..errors import TooLarge
 from .work import Mat, Vec
 
-#: The bytes of a client's number and of its place in a dictionary.
+#: The bytes that a dictionary needs for a client's id and the place of its row.
 SLOT = 130
 
 
 class ClientTable:
-    """N rows of R^d with a running sum, so that the mean over all N costs O(d).
+    """N rows with `size` numbers each, and their running sum, so that the mean over all N rows costs O(size).
 
     >>> table = ClientTable(1_000_000, torch.zeros(3))
     >>> table[torch.tensor([7, 9])] = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
@@ -29,8 +29,10 @@ class ClientTable:
     >>> (table.mean() * 1_000_000).tolist()
     [4.0, 4.0, 4.0]
 
-    initial: the row of clients that have none yet, in place of zeros; the mean is then that of the differences to it.
-    With a `folder` the rows are in a memory-mapped file there, which has no name and is deleted when the process ends.
+    n: N. like: a tensor with the shape and the type of a row.
+    initial: the row of every client whose row was not written yet; by default zeros.
+    folder: the folder of a memory-mapped file that holds the rows; by default they are in memory. The file has no name,
+        and the system deletes it when the process ends.
     """
 
     def __init__(self, n: int, like: Vec, folder: Path | None = None, initial: Vec | None = None) -> None:
@@ -38,7 +40,7 @@ class ClientTable:
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         if self._file is not None:
             weakref.finalize(self, self._file.close)
-        self._slot: dict[int, int] = {}  # row 0 is the row of all clients not seen yet
+        self._slot: dict[int, int] = {}  # client → row; row 0 is the row of all clients that are not in it
         self._rows = like.new_zeros((0, *like.shape))
         self._reserve(1)
         self._initial = initial is not None
@@ -62,7 +64,7 @@ class ClientTable:
         self._rows[torch.tensor(slots, device=self._rows.device)] = rows
 
     def mean(self) -> Vec:
-        """The mean over all N clients; rows of unseen clients are zero."""
+        """The mean of all N rows. With `initial`: the mean of (row − initial) over all N rows."""
         return (self._total / self.n).to(self._rows.dtype)
 
     def _reserve(self, rows: int) -> None:
@@ -73,15 +75,15 @@ class ClientTable:
             grown = self._rows.new_zeros(shape)
             grown[: len(self._rows)] = self._rows
             self._rows = grown
-        else:  # unwritten parts of a sparse file read as zero and take no disk space
+        else:  # parts of a sparse file that were not written are zero and need no disk space
             kind = self._rows.numpy().dtype
             self._file.truncate(prod(shape) * kind.itemsize)
             self._rows = torch.from_numpy(np.memmap(self._file, dtype=kind, mode="r+", shape=shape))
 
     def needs(self, seen: int, at_once: int) -> tuple[int, int]:
-        """The most bytes of memory and of disk until `seen` clients have a row, `at_once` more at a time.
+        """The most bytes of memory and of disk that the table needs until `seen` clients have a row.
 
-        The rows are copied whenever the table grows.
+        at_once: how many clients get a row at the same time. The table copies its rows when it grows.
         """
         row = prod(self._rows.shape[1:]) * self._rows.element_size()
         size = most = len(self._rows)
@@ -113,7 +115,7 @@ class ClientTable:
 
 
 def refuse_if_too_large(rows: int, like: Vec, folder: Path | None) -> None:
-    """Refuse a table of `rows` clients that cannot fit into memory, or onto the disk of `folder`."""
+    """Raise an error if a table of `rows` clients cannot fit into memory, or onto the disk of `folder`."""
     size = rows * like.numel() * like.element_size()
     if folder is None:
         room, where, remedy = machine.memory(), "memory", "use state=disk, fewer clients or rounds, or a smaller model"

@@ -1,10 +1,11 @@
-"""How many numbers go to and from the clients of a round: what each part declares, added up in one place.
+"""How many numbers the clients of a round receive and send. Each part declares its numbers; this module adds them up.
 
-    to a client:   the model, and `vectors[0]` further vectors of parameters of each part
-    from a client: its model or update, `vectors[1]` further vectors, and the single numbers of `answered`
+    to a client:   the model, and for each part `vectors[0]` further vectors of parameters
+    from a client: its model or update, and for each part `vectors[1]` further vectors and the numbers of `answered`
 
-A vector holds the coordinates of the client's window, without those that never leave the clients. Not counted: w⁰, what
-the selection of clients asks for, and what scores need. A client drawn twice trains once and is counted once.
+A vector holds the coordinates of the client's window, without those that clients never send. Three things are not
+counted: w⁰, the numbers that the selection of clients asks for, and the numbers that scores need. A client that was
+drawn twice trains once and is counted once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from .work import Result, SumResult, Work
 def traffic(
     layout: Layout, parts: Sequence[Part], private: Tensor | None, work: Work, out: Result | SumResult | None
 ) -> tuple[list[int], list[int]]:
-    """Numbers downloaded and uploaded by each client of a block.
+    """How many numbers each client of a block downloads, and how many it uploads.
 
-    private: coordinates that never leave the clients. out: what the clients answered; None if it is not known yet, and
-    then single numbers are not counted.
+    private: coordinates that clients never send. out: the result of the block; None if it is not known yet, and then
+    the numbers of `answered` are not counted.
     """
     down, up = (sum(part.vectors[way] for part in parts) for way in (0, 1))
     sizes = widths(layout, private, work)
@@ -37,7 +38,7 @@ def traffic(
 
 
 def widths(layout: Layout, private: Tensor | None, work: Work) -> list[tuple[int, int]]:
-    """For each client how many numbers of the model it shares, and how many of them are parameters."""
+    """For each client: how many numbers of the model it sends, and how many of these are parameters."""
     if work.windows is None:
         shared = layout.size if private is None else int((~private).sum())
         return [(shared, shared - _buffers(layout, private))] * len(work)
@@ -49,5 +50,5 @@ def widths(layout: Layout, private: Tensor | None, work: Work) -> list[tuple[int
 
 
 def _buffers(layout: Layout, private: Tensor | None) -> int:
-    """How many buffers are shared."""
+    """How many buffers each client sends."""
     return layout.size - layout.d if private is None else int((~private[layout.d :]).sum())

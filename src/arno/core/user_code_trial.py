@@ -15,17 +15,18 @@ import torch
 
 from ..errors import ArnoError
 
-#: The least time limit of a trial in seconds: a short `engine.timeout` must not refuse a network on a busy machine.
+#: The smallest time limit of a trial, in seconds. A shorter `engine.timeout` could refuse a network because the machine
+#: is busy.
 LEAST = 10.0
-#: The option of Linux's `prctl` that names the signal for a process whose parent has ended.
+#: The option of Linux's `prctl` that sets the signal which a process receives when its parent ends.
 PR_SET_PDEATHSIG = 1
 
 
 def try_user_code(act: Callable[[], object], name: str, timeout: float) -> None:
-    """Call `act` in a fork of this process; refuse code that ends the process, or that takes too long.
+    """Call `act` in a fork of this process; raise an error if it ends the fork or takes too long.
 
-    An exception is not refused here: it occurs again in this process, which handles it. name: what is tried, for the
-    error. timeout: seconds; 0: no limit. On other systems than Linux there is no trial.
+    An exception in the fork is ignored: it occurs again in this process, which handles it.
+    name: what is tried, for the error. timeout: in seconds; 0: no limit. There is a trial on Linux only.
     """
     if sys.platform != "linux":
         return
@@ -48,13 +49,12 @@ def try_user_code(act: Callable[[], object], name: str, timeout: float) -> None:
         raise ArnoError(name, rule, "does it hang? set engine.timeout higher if it only needs more time")
     if not done:
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-        raise ArnoError(
-            name, f"it ended the process that tried it ({how})", "correct it, or is there too little memory?"
-        )
+        rule = f"it ended the process that tried it ({how})"
+        raise ArnoError(name, rule, "correct its code; a lack of memory can be another cause")
 
 
 def _killed(pid: int) -> int:
-    """End a process if it has not ended yet; returns its exit status, or the negative number of its signal."""
+    """End a process if it has not ended yet. Return its exit status, or the negative number of its signal."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     try:
@@ -64,7 +64,7 @@ def _killed(pid: int) -> int:
 
 
 def _tried(act: Callable[[], object], told: int) -> None:
-    """What the fork does: no output, one thread, one byte when it is done. It ends with its parent."""
+    """What the fork does: it calls `act` without output, in one thread, and writes a byte. It ends with its parent."""
     with suppress(BaseException):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process

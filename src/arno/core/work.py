@@ -1,4 +1,7 @@
-"""What the server sends to clients (`Work`) and what they return (`Result`). Corrections are data, not hooks."""
+"""What the server sends to clients (`Work`), and what clients return (`Result`).
+
+Corrections of the local gradient are data in `Work`, not hooks, so that every engine can apply them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from torch import Tensor
 
 from .seeds import stream
 
-Vec = Tensor  #: one model, [d]
-Mat = Tensor  #: one model per client of a block, [rows, d]
+Vec = Tensor  #: one model, [size]: parameters, then buffers (see `Layout`)
+Mat = Tensor  #: one model per client of a block, [rows, size]
 
-#: A term added to the task's loss: `term(view)` with a `problems.supervised.View` of the batch.
+#: A term that is added to the task's loss: `term(view)`; the view (`problems.supervised.View`) shows the batch.
 Term = Callable[[Any], Tensor]
-#: Computed on the client after training: `probe(learner, job)` → tensors that are sent back with the result.
+#: A function that runs on the client after training: `probe(learner, job)` returns tensors for `Result.extra`.
 Probe = Callable[[Any, "Job"], dict[str, Tensor]]
 
 
@@ -37,7 +40,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a client trains: the name of a function in `core/local_rules.py`, and the numbers that it takes."""
+    """How a client trains: the name of a rule in `core/local_rules.py`, and the numbers of this rule."""
 
     name: str = "sgd"
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -45,14 +48,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of SGD over a client's data; a client with several phases runs them in turn.
+    """One run of SGD over a client's data. A client with several phases runs them one after another.
 
-    start: a vector of `Work.given`; otherwise the result of the phase before (of the first phase: `Work.start`).
-    pulled: whether the proximal term pulls to `Work.start`; otherwise it pulls to the start of the phase.
-    epochs, mu: a column of `Work.numbers`; otherwise those of the work.
+    start: the name of the vector in `Work.given` from which the phase starts. Empty: the phase starts from the result
+        of the previous phase without `keep`; the first phase starts from `Work.start`.
+    pulled: if true, the proximal term pulls towards `Work.start`; if false, towards the start of the phase.
+    epochs, mu: the name of a column of `Work.numbers`; empty: the epochs and mu of the work.
     moves: the group of coordinates that change (see `Layout.mask`).
-    keep: the client keeps the result under this name, in `Result.extra`; it is not part of Δ_k, and what corrects the
-        updates (`Work.drift`, `Work.push`) does not act on it.
+    keep: the name under which the client keeps the result, in `Result.extra`. A result that is kept is not part of Δ_k,
+        and `Work.drift`, `Work.scale` and `Work.push` do not apply in this phase. Empty: the result is part of Δ_k.
     """
 
     start: str = ""
@@ -65,10 +69,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class SubModel:
-    """The part of the model that a client trains: `index` holds its coordinates, `units` how many each group keeps.
+    """A window: the part of the model that a client trains.
 
-    `extract` trains the smaller network made of those units; `mask` trains the full one and moves only those
-    coordinates.
+    index: its coordinates. units: how many units each group keeps.
+    extract: if true, the client trains the smaller network that consists of these units; if false (mode `mask`), the
+        client trains the full network and changes only these coordinates.
     """
 
     index: Tensor
@@ -78,7 +83,15 @@ class SubModel:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's row of a `Work`: all that a worker needs to train it."""
+    """One client's row of a `Work`: everything that a worker needs to train this client.
+
+    A field with the same name as a field of `Work` is the row of this client. window: its row of `Work.windows`.
+    The rules of local training set the following fields.
+    anchor: the model towards which the proximal term pulls; None: `start`.
+    moves: the group of coordinates that change (see `Layout.mask`).
+    sample_share: the share of the client's samples on which it trains.
+    received: the model that the server sent, if `start` is another model; None: `start`.
+    """
 
     round: int
     client: int
@@ -103,12 +116,12 @@ class Job:
     purpose: str = ""
     anchor: Vec | None = None
     moves: str = "full"
-    share: float = 1.0
+    sample_share: float = 1.0
     received: Vec | None = None
 
     @property
     def sent(self) -> Vec:
-        """The model that the client received, also where a phase starts from another one."""
+        """The model that the client received from the server, even if a phase starts from another model."""
         return self.start if self.received is None else self.received
 
     def stream(self, purpose: str, generator: torch.Generator | None = None) -> torch.Generator:
@@ -118,15 +131,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """A block of clients in round `round`; row j of everything belongs to `clients[j]`.
+    """The work of a block of clients in round `round`; row j of every field belongs to `clients[j]`.
 
-    weight: p_k; it sums to one over the whole cohort. count: how often a client was drawn; a client drawn twice trains
-    once and counts twice. cohort: m, the number of draws.
-    drift: rows that are added to every gradient. scale, push: every gradient g becomes scale · g + push.
-    terms: added to the task's loss. criterion: replaces the task's loss.
-    given, numbers: vectors and numbers per client, by name, that terms, rules and phases read.
-    rule, phases: how the client trains. purpose: prefix of its random streams; empty in training rounds.
-    on_error: what happens if the training of a client fails: stop, retry (try it again, then stop), drop.
+    cohort: m, the number of draws. count: how often a client was drawn; a client that was drawn twice trains once and
+        counts twice. weight: p_k; the weights of the whole cohort add up to one.
+    start: the models from which the clients start. steps: how many steps of SGD each client takes.
+    mu: weights of the proximal term. drift: rows that are added to every gradient. scale, push: every gradient g is
+        replaced by scale · g + push.
+    windows: the part of the model that each client trains; None: every client trains the whole model.
+    terms: functions that are added to the task's loss. criterion: a function that replaces the task's loss.
+    given, numbers: vectors and numbers per client, by name, which terms, rules and phases read.
+    probe: a function that runs on the client after training. rule, phases: how the clients train.
+    purpose: prefix of the names of the random streams; empty in training rounds.
+    on_error: what happens if the training of a client fails. stop: the run ends. retry: the client is tried again, then
+        the run ends. drop: the round continues without the client.
     """
 
     round: int
@@ -161,12 +179,12 @@ class Work:
 
     @property
     def answers(self) -> bool:
-        """Whether clients send back or keep more than their update: what a probe, a rule or a phase makes."""
+        """Whether clients return more than their update: results of a probe, of a rule or of a phase with `keep`."""
         return self.probe is not None or self.rule.name in ANSWERING or any(phase.keep for phase in self.phases)
 
     @property
     def share(self) -> Tensor:
-        """Each row's part of the plain mean over the cohort: 1/m per draw."""
+        """The weight of each row in the unweighted mean over the cohort: 1/m for each draw of the client."""
         return self.count.to(self.weight.dtype) / self.cohort
 
     def add_drift(self, rows: Mat) -> Work:
@@ -174,7 +192,7 @@ class Work:
         return replace(self, drift=rows if self.drift is None else self.drift + rows)
 
     def masked(self, rows: Mat) -> Mat:
-        """`rows` with zeros outside each client's window."""
+        """A copy of `rows` that is zero outside each client's window; without windows, `rows`."""
         if self.windows is None:
             return rows
         out = torch.zeros_like(rows)
@@ -183,7 +201,7 @@ class Work:
         return out
 
     def jobs(self) -> Iterator[Job]:
-        """Its rows, one by one."""
+        """The rows of this work, one by one."""
         numbers = (self.clients, self.epochs, self.batch_size, self.lr, self.mu)
         for j, (client, epochs, batch_size, lr, mu) in enumerate(zip(*(x.tolist() for x in numbers), strict=True)):
             yield Job(
@@ -211,7 +229,7 @@ class Work:
             )
 
     def rows(self, keep: Tensor) -> Work:
-        """The work of some of its rows (an index tensor)."""
+        """The work of some rows only. keep: the indices of these rows."""
         cut: dict[str, Any] = {k: v[keep] for k, v in vars(self).items() if isinstance(v, Tensor)}
         windows = None if self.windows is None else tuple(self.windows[int(j)] for j in keep)
         cut["given"] = {name: rows[keep] for name, rows in self.given.items()}
@@ -221,12 +239,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """What the clients of a block send back: Δ_k = w_k − start_k, the mean loss over their steps, what the probe made.
+    """What the clients of a block return: Δ_k = w_k − start_k, the mean loss over their steps, and further results.
 
-    notes: further columns for the records of the clients. unseen: numbers of coordinates, and each client's change of
-    them: buffers, which the federation averages, and what stays with the client. These changes are zero in the `delta`
-    that parts see. failed: why the training of some rows failed (`Work.on_error` = drop); their numbers are NaN. Parts
-    do not see these rows.
+    extra: for each client, the results of its probe, its rule and its phases, by name.
+    notes: further columns for the records of the clients.
+    hidden: the indices of the coordinates that parts do not see, and each client's change at these coordinates. They
+        are the buffers, which the federation averages, and the coordinates that stay with the client. In the `delta`
+        that parts see, these changes are zero.
+    failed: for each row whose training failed, the reason (only with `Work.on_error` = drop). The numbers of such a row
+        are NaN. Parts do not see such rows.
     """
 
     delta: Mat
@@ -234,31 +255,33 @@ class Result:
     seconds: Tensor
     extra: tuple[dict[str, Tensor], ...] = ()
     notes: Mapping[str, Tensor] = field(default_factory=dict)
-    unseen: tuple[Tensor, Mat] | None = None
+    hidden: tuple[Tensor, Mat] | None = None
     failed: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> Result:
-        """The results of some of the rows, none of which failed."""
+        """The results of some rows only. keep: the indices of these rows, of which none failed."""
         extra = tuple(self.extra[int(j)] for j in keep) if self.extra else ()
         notes = {name: column[keep] for name, column in self.notes.items()}
-        unseen = None if self.unseen is None else (self.unseen[0], self.unseen[1][keep])
-        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, unseen)
+        hidden = None if self.hidden is None else (self.hidden[0], self.hidden[1][keep])
+        return Result(self.delta[keep], self.loss[keep], self.seconds[keep], extra, notes, hidden)
 
     def trained(self, work: Work) -> Mat:
-        """The trained models as the clients hold them, start + Δ, including what is not sent."""
+        """The trained models as the clients hold them: start + Δ, including coordinates that are not sent."""
         models = work.start + self.delta
-        if self.unseen is not None:
-            at, change = self.unseen
+        if self.hidden is not None:
+            at, change = self.hidden
             models[:, at] += change
         return models
 
 
 @dataclass(frozen=True)
 class SumResult:
-    """The result of a block whose updates the workers add up: Σ p_k Δ_k over the clients whose update is finite.
+    """The result of a block if the workers add up the updates.
 
-    norm: ‖Δ_k‖ of every client, NaN where its update is not finite.
-    failed: why the training of some rows failed; the sum is without them.
+    sum: Σ p_k Δ_k over the clients whose update is finite. An engine may put the sum of all blocks of a round into the
+        last block; the sums of the other blocks are then zero.
+    norm: ‖Δ_k‖ of every client of this block; NaN if the update is not finite.
+    failed: for each row whose training failed, the reason; the sum does not contain these rows.
     """
 
     sum: Vec
@@ -268,5 +291,5 @@ class SumResult:
     failed: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self, keep: Tensor) -> SumResult:
-        """The same sum with the records of some of the clients."""
+        """The same sum, with the records of some clients only. keep: the indices of their rows."""
         return replace(self, loss=self.loss[keep], seconds=self.seconds[keep], norm=self.norm[keep], failed={})

@@ -1,4 +1,4 @@
-"""APFL: each client mixes the global model with one of its own, and learns in which share.
+"""APFL: each client mixes the global model with its own model, and learns the shares of the mixture.
 
     v̄ = α_k v_k + (1 − α_k) w_k;   on each batch b
     w_k ← w_k − η ∇f(w_k; b);   v_k ← v_k − η α_k ∇f(v̄; b)
@@ -35,12 +35,12 @@ from .checks import plain_steps
     tune={"alpha": "linear(0.1, 0.9)"},
 )
 def apfl(*, alpha: PerClient = 0.5, adaptive: bool = True) -> list[Part]:
-    """Each client mixes the global model with one of its own, and learns in which share.
+    """Each client mixes the global model with its own model, and learns the shares of the mixture.
 
-    Helps: where clients differ in how much the global model serves them.
-    Hurts: in time: two gradients per step.
+    Helps: if the global model is good for some clients and bad for others.
+    Hurts: in time: each step needs two gradients.
 
-    alpha: α, the share of the personal model (its start where it is adaptive); may differ per client.
+    alpha: α, the share of the personal model (its first value if it is adaptive); may differ per client.
     adaptive: whether each client learns its α.
 
     >>> apfl(alpha=0.25)
@@ -66,7 +66,7 @@ class Mixture(Part):
         self.v = fed.table(fed.w)
 
     def send(self, work: Work) -> Work:
-        """The rule, with v_k and α_k."""
+        """Send the rule of local training, v_k and α_k."""
         rule = Rule("apfl", {"adaptive": float(self.adaptive)})
         given, numbers = {**work.given, "v": self.v[work.clients]}, {**work.numbers, "alpha": self.a[work.clients]}
         return replace(work, rule=rule, given=given, numbers=numbers)

@@ -1,4 +1,4 @@
-"""What methods refuse: tasks, networks and other parts that they cannot work with."""
+"""Checks of methods: they raise an error for a task, a network or another part with which a method cannot work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..problems.supervised import Supervised
 
 
 def need_classes(fed: Federation, method: str) -> Supervised:
-    """The problem, if its task has classes with an output for each of them."""
+    """The problem; an error unless its task has classes and the network has one output for each class."""
     problem = fed.problem
     if not isinstance(problem, Supervised) or not problem.task.classes:
         what = problem.task.name if isinstance(problem, Supervised) else "a problem without a network"
@@ -29,24 +29,24 @@ def no_momentum(fed: Federation, method: str, why: str) -> None:
 
 
 def no_buffers(fed: Federation, method: str) -> None:
-    """Refuse networks with running statistics."""
+    """Refuse networks with buffers, such as running statistics."""
     if fed.layout.size != fed.layout.d:
         rule = "it is not defined for running statistics (BatchNorm)"
         raise ArnoError(f"{method} on this network", rule, "use GroupNorm or LayerNorm")
 
 
 def plain_steps(fed: Federation, part: Part, method: str) -> None:
-    """Refuse what changes the step that a rule defines: running statistics, momentum, clipping, windows, controls."""
+    """Refuse everything that changes the step of a rule: buffers, momentum, clipping, and parts with some roles."""
     no_buffers(fed, method)
     no_momentum(fed, method, "its step is defined without momentum")
     if fed.local.sgd.clip is not None:
         raise ArnoError(f"{method} with local.clip", "its step is defined without clipping", "leave local.clip out")
-    why = "its local step is defined without it"
+    why = "its local step is defined without such a part"
     refuse_roles(fed, part, method, dict.fromkeys(("window", "proximal", "control", "order"), why))
 
 
 def refuse_roles(fed: Federation, part: Part, method: str, reasons: Mapping[str, str]) -> None:
-    """Refuse other parts that have these roles, each with its reason."""
+    """Refuse other parts that have one of these roles. reasons: for each role, why it is refused."""
     for other in fed.parts:
         for role in sorted(other.roles & reasons.keys()):
             if other is not part:
@@ -54,7 +54,7 @@ def refuse_roles(fed: Federation, part: Part, method: str, reasons: Mapping[str,
 
 
 def refuse_private(fed: Federation, part: Part, method: str, why: str) -> None:
-    """Refuse other parts whose coordinates stay with the clients."""
+    """Refuse other parts that keep coordinates at the clients."""
     for other in fed.parts:
         if other is not part and type(other).private is not Part.private:
             raise ArnoError(f"{method} with {type(other).__name__}", why, "leave one of them out")

@@ -1,9 +1,9 @@
-"""ClusterFedVARP: FedVARP with one memory per cluster of clients, for servers that cannot store N memories.
+"""ClusterFedVARP: FedVARP with one stored update per cluster of clients, for servers that cannot store N updates.
 
     y_q = 0 for all K clusters; c_k is client k's cluster
     server:  v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}) + (1/N) Σ_j y_{c_j}
              w ← w + η_s v
-             y_q ← mean of Δ_i over the i ∈ S in cluster q;  clusters without a participant keep theirs
+             y_q ← mean of Δ_i over the i ∈ S in cluster q;  clusters without a participant keep their y_q
 
 Jhunjhunwala, Sharma, Nagarkatti, Joshi: FedVARP. UAI 2022, arXiv:2207.14130, section 4.
 """
@@ -38,11 +38,11 @@ Clusters = int | Sequence[int]
 def cluster_fedvarp(*, clusters: Clusters = 10, by: Literal["random", "labels"] = "random") -> list[Part]:
     """FedVARP with one stored update per cluster of clients.
 
-    Helps: as FedVARP, where the server cannot store an update of every client.
-    Hurts: where the clients of a cluster hold different data.
+    Helps: in the same cases as FedVARP, if the server cannot store an update of every client.
+    Hurts: if the clients of a cluster hold different data.
 
-    clusters: how many there are, or a list with every client's cluster.
-    by: how clients are put into them: at random (groups of nearly equal size), or k-means on label histograms.
+    clusters: the number of clusters, or a list with every client's cluster.
+    by: how clients are put into clusters: at random (of nearly equal size), or by k-means on label histograms.
 
     >>> cluster_fedvarp(clusters=3)
     [ClusterVarp(clusters=3, by='random')]
@@ -53,14 +53,14 @@ def cluster_fedvarp(*, clusters: Clusters = 10, by: Literal["random", "labels"] 
 @parts.register("cluster_varp")
 @dataclass
 class ClusterVarp(Part):
-    """The memories y_q and the mean that they correct."""
+    """The stored updates y_q of the clusters, and the mean that they correct."""
 
     clusters: Clusters = 10
     by: Literal["random", "labels"] = "random"
     roles: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def start(self, fed: Federation) -> None:
-        """Put every client into a cluster; all memories are zero."""
+        """Put every client into a cluster; all y_q are zero."""
         self.cluster = self._assign(fed).to(fed.w.device)
         k = int(self.cluster.max()) + 1
         self._share = torch.bincount(self.cluster, minlength=k).to(fed.w) / fed.n
@@ -72,14 +72,14 @@ class ClusterVarp(Part):
         self._sum, self._count = torch.zeros_like(self.y), torch.zeros_like(self._share)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """(1/m) Σ (Δ_k − y_{c_k}); the new memories are set in `finish`."""
+        """(1/m) Σ (Δ_k − y_{c_k}); `finish` sets the new y_q."""
         q, count = self.cluster[work.clients], work.count.to(self._count)
         self._sum.index_add_(0, q, count[:, None] * out.delta)
         self._count.index_add_(0, q, count)
         return work.share @ (out.delta - work.masked(self.y[q]))
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """… + (1/N) Σ_j y_{c_j}; then y_q ← the mean of its participants' updates."""
+        """Add (1/N) Σ_j y_{c_j}; then set y_q to the mean of the updates of its participants."""
         seen = self._count > 0
         self.y[seen] = self._sum[seen] / self._count[seen, None]
         return v + self._mean
@@ -90,8 +90,8 @@ class ClusterVarp(Part):
             if len(given) != fed.n or given.is_floating_point() or int(given.min()) < 0:
                 raise ArnoError(
                     f"method.clusters has {len(given)} entries",
-                    f"it needs a cluster id for each of {fed.n} clients",
-                    "",
+                    f"it needs a cluster id (from 0) for each of {fed.n} clients",
+                    "give such a list, or the number of clusters",
                 )
             return given
         if not 1 <= self.clusters <= fed.n:

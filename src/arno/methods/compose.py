@@ -1,4 +1,4 @@
-"""Any combination of parts that is not contradictory, named on the command line.
+"""Any combination of parts without a contradiction. The user names the parts on the command line.
 
     arno run method=compose method.parts=[window,proximal,scaffold,cluster_varp] method.window.beta=0.5
 
@@ -25,10 +25,10 @@ from . import parts as registry
 def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[Part]:
     """The parts that you name, each with its own settings.
 
-    Helps: to combine ideas of several papers, or to leave one out.
+    Helps: to combine ideas of several papers, or to leave one idea out.
     Hurts: never by itself; contradictory parts are refused with the reason.
 
-    parts: their names; their order has no effect, roles order the parts.
+    parts: the names of the parts; their order has no effect, because roles order the parts.
 
     >>> compose(parts=("proximal", "scaffold"), proximal={"mu": 0.1})
     [Proximal(mu=0.1), Scaffold()]
@@ -36,9 +36,8 @@ def compose(*, parts: tuple[str, ...] = (), **settings: dict[str, Any]) -> list[
     unused = [name for name, given in settings.items() if given and name not in parts and given != _defaults(name)]
     if unused:
         listed = ", ".join(f"method.{name}" for name in unused)
-        raise ArnoError(
-            f"{listed} is set", f"method.parts = [{', '.join(parts)}] does not hold it", "add it, or leave it out"
-        )
+        rule = f"this part is not in method.parts = [{', '.join(parts)}]"
+        raise ArnoError(f"{listed} is set", rule, "add it to method.parts, or leave its settings out")
     return [registry.get(name)(**settings.get(name, {})) for name in parts]
 
 

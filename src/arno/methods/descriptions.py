@@ -1,4 +1,4 @@
-"""What the sources of a method say about it, for listings and for the documentation."""
+"""The description of a method, read from its source file, for listings and for the documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAINED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): (.*)")
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a method; range: what is worth searching, as `arno tune` takes it; empty if nothing is declared."""
+    """A setting of a method. range: what is worth searching, as `arno tune` reads it; empty if none is declared."""
 
     name: str
     default: Any
@@ -30,10 +30,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as its sources describe it.
+    """The description of a method.
 
-    sentence: what it changes. helps, hurts: when. origin: the docstring of its file, with formulas and deviations.
-    defaults: general settings for which the method has another default. ranges: of general settings worth searching.
+    sentence: what it changes. helps, hurts: when it helps and when it hurts. sends: what clients receive and send.
+    defaults: general settings for which the method has another default.
+    ranges: the ranges of general settings that are worth searching.
+    origin: the docstring of its file, with formulas and deviations.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Entry:
 
 
 def entry(name: str) -> Entry:
-    """What the sources say about one method."""
+    """The description of one method."""
     factory, info = methods.get(name), methods.info(name)
     lead, texts = read(factory.__doc__ or "")
     tune: Mapping[str, str] = info.get("tune", {})
@@ -84,7 +86,7 @@ def entry(name: str) -> Entry:
 
 
 def entries(family: str | None = None) -> list[Entry]:
-    """All methods, or those of a family, in the order of the families."""
+    """The descriptions of all methods, or of the methods of a family, in the order of the families."""
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     found = [entry(name) for name in methods.names() if family in (None, methods.info(name)["family"])]
@@ -120,7 +122,7 @@ def composition(name: str, parts: Sequence[Part]) -> str:
 
 
 def sends(parts: Sequence[Part]) -> str:
-    """What goes to and from each client in a round, as the parts declare it.
+    """What each client receives and sends in a round, as the parts declare it.
 
     >>> sends([])
     'to the client: the model; from the client: the model'

@@ -1,7 +1,7 @@
-"""Ditto: beside the global model, each client trains a model of its own that is pulled to the global one.
+"""Ditto: each client trains the global model, and a personal model that stays near the global model.
 
-    client k:  w_k ← SGD from w, which is sent
-               v_k ← SGD from v_k on f_k(v) + λ_k/2 ‖v − w‖², w as received
+    client k:  w_k ← SGD from w;  the client sends w_k
+               v_k ← SGD from v_k on f_k(v) + λ_k/2 ‖v − w‖², where w is the model that the client received
     server:    as FedAvg;   personal model: v_k
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, arXiv:2012.04221.
@@ -34,9 +34,9 @@ from . import methods, parts
     tune={"lam": "log(0.01, 10)"},
 )
 def ditto(*, lam: PerClient = 1.0, personal_epochs: PerClient | None = None) -> list[Part]:
-    """Beside the global model each client trains a model of its own that is pulled to the global one.
+    """Each client trains the global model, and a personal model that stays near the global model.
 
-    Helps: where some clients agree with the global model and others do not; λ chooses between both.
+    Helps: if the global model is good for some clients and bad for others; λ sets how near the models stay.
     Hurts: in time: each client trains two models.
 
     lam: λ; 0 is local training. May differ per client.
@@ -60,7 +60,7 @@ class PersonalModel(Part):
     def start(self, fed: Federation) -> None:
         """v_k = w⁰."""
         self._lam = fed.per_client(self.lam, "method.lam", least=0)
-        if self.personal_epochs is None:  # as many as the client trains, also where they are drawn
+        if self.personal_epochs is None:  # the epochs of the global model, also if they are drawn from a distribution
             self._epochs = fed.per_client(fed.local.epochs, "local.epochs")
         else:
             self._epochs = fed.per_client(self.personal_epochs, "method.personal_epochs", least=0, whole=True)
@@ -70,12 +70,12 @@ class PersonalModel(Part):
         else:
             fastest = float((self._lam[everybody] * lr[everybody]).max())
         if fastest >= 2:
-            rule = "λ η must be below 2, or v_k diverges whatever the data are"
-            raise ArnoError(f"λ η = {fastest:g} of a client", rule, "lower method.lam or local.lr")
+            rule = "λ η must be below 2, because v_k diverges otherwise for all data"
+            raise ArnoError(f"λ η = {fastest:g} at a client", rule, "lower method.lam or local.lr")
         self.v = fed.table(fed.w)
 
     def send(self, work: Work) -> Work:
-        """The second phase trains v_k."""
+        """The clients train in two phases; the second phase trains v_k."""
         personal = Phase(start="v", pulled=True, epochs="personal_epochs", mu="lam", keep="v")
         who, t = work.clients, work.round
         numbers = {"personal_epochs": self._epochs.at(who, t), "lam": self._lam.at(who, t)}

@@ -1,6 +1,6 @@
 """FedACG: clients start from a look-ahead along the server's momentum.
 
-    w° = w + η_s λ M;   clients start at w° and are pulled to it with μ_k;   Δ_k = w_k − w°
+    w° = w + η_s λ M;   clients start at w°, with a proximal term μ_k/2 ‖w_k − w°‖²;   Δ_k = w_k − w°
     M ← λ M + Σ p_k Δ_k;   w ← w + η_s M
 
 Kim, Kim, Han: Communication-Efficient Federated Learning with Accelerated Client Gradient. CVPR 2024, arXiv:2201.03172.
@@ -32,9 +32,9 @@ from .checks import refuse_roles
     tune={"momentum": "linear(0.5, 0.95)", "mu": "log(0.0001, 0.1)"},
 )
 def fedacg(*, momentum: float = 0.85, mu: PerClient = 0.001) -> list[Part]:
-    """Server momentum whose look-ahead is where the clients start.
+    """The server has momentum, and clients start from a look-ahead along this momentum.
 
-    Helps: with low participation and skewed data, without more bytes.
+    Helps: with low participation and skewed data; it sends no further bytes.
     Hurts: with a large momentum and a large server_lr.
 
     momentum: λ; 0 is FedProx.
@@ -49,7 +49,7 @@ def fedacg(*, momentum: float = 0.85, mu: PerClient = 0.001) -> list[Part]:
 @parts.register("look_ahead")
 @dataclass
 class LookAhead(Part):
-    """The momentum M, and clients that start ahead of the model."""
+    """The momentum M; clients start from the model after a step along M."""
 
     momentum: float = 0.85
     mu: PerClient = 0.001
@@ -59,13 +59,13 @@ class LookAhead(Part):
         """M = 0."""
         if not 0 <= self.momentum < 1:
             raise ArnoError(f"method.momentum = {self.momentum:g}", "it must be at least 0 and below 1", "try 0.85")
-        why = "the look-ahead and the step after it would use different rates"
+        why = "the look-ahead and the server's step would use different rates"
         refuse_roles(fed, self, "FedACG", {"rate": why})
         self._mu, self._rate = fed.per_client(self.mu, "method.mu", least=0), fed.server_lr
         self.m = torch.zeros_like(fed.w)
 
     def send(self, work: Work) -> Work:
-        """w° as the start and the anchor."""
+        """Clients start from w°, and the proximal term pulls towards w°."""
         ahead = work.start + self._rate * self.momentum * self.m
         return replace(work, start=ahead, mu=work.mu + self._mu.at(work.clients, work.round).to(work.mu))
 

@@ -1,15 +1,16 @@
-"""FedALA: a client starts from a mixture of its own and the global model, with weights that it learns.
+"""FedALA: a client starts from a mixture of its own model and the global model, and learns the weights.
 
     U: the coordinates of the last p layers;   own_k: the client's model;   W_k ∈ [0, 1]^U, ones at first
     û ← w outside U,  own_k + (w − own_k) ∘ W_k on U
     over batches b:   W_k ← clip(W_k − eta ∇ℓ(û; b) ∘ (w − own_k));   û is computed again
-    own_k ← SGD from û, which is sent;   server: as FedAvg, relative to w;   personal model: own_k, w if it has none
+    own_k ← SGD from û;  the client sends own_k;   server: as FedAvg, with Δ_k = own_k − w
+    personal model: own_k, or w for a client that has not trained yet
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
 AAAI 2023, arXiv:2212.01197.
 
-Deviations: `start_epochs` replaces the paper's test of convergence the first time a client learns W_k, so that a run
-is a function of its settings. W_k is not learned in the first round of a run. Layers are counted, not tensors.
+Deviations: the first time that a client learns W_k, it does so for `start_epochs` epochs; the paper tests convergence.
+W_k is not learned in the first round of a run. `layers` counts layers; the paper counts tensors.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ def fedala(
     weight_epochs: int = 1,
     sample_percent: float = 80.0,
 ) -> list[Part]:
-    """A client starts from a mixture of its own and the global model, with weights that it learns.
+    """A client starts from a mixture of its own model and the global model, and learns the weights.
 
-    Helps: where the last layers of the global model serve some clients and not others.
-    Hurts: with few samples per client, on which the weights are learned.
+    Helps: if the last layers of the global model are good for some clients and bad for others.
+    Hurts: with few samples per client, because the weights are learned on them.
 
     layers: p, how many of the last layers with parameters are mixed.
     eta: learning rate of the weights.
-    start_epochs: epochs of the weights, the first time that a client learns them.
-    weight_epochs: the same in its later rounds.
-    sample_percent: how many percent of the client's samples the weights are learned on.
+    start_epochs: epochs in which a client learns the weights for the first time.
+    weight_epochs: epochs in which a client learns the weights in its later rounds.
+    sample_percent: the percentage of the client's samples on which the weights are learned.
 
     >>> fedala(layers=2)[0].layers
     2
@@ -75,13 +76,14 @@ class LocalAggregation(Part):
     def start(self, fed: Federation) -> None:
         """own_k = w⁰, W_k = 1."""
         no_buffers(fed, "FedALA")
-        why = "a client's update holds its mixture, not its steps alone"
-        refuse_roles(fed, self, "FedALA", {"control": why, "window": "weights belong to the layers of the whole model"})
+        why = "the update of a client contains its mixture in addition to its steps"
+        whole = "its weights belong to the layers of the whole model"
+        refuse_roles(fed, self, "FedALA", {"control": why, "window": whole})
         names = fed.layout.layers()
         good = self.eta >= 0 and min(self.start_epochs, self.weight_epochs) >= 0 and 0 < self.sample_percent <= 100
         if not 1 <= self.layers <= len(names) or not good:
             given = f"layers = {self.layers}, eta = {self.eta:g}, sample_percent = {self.sample_percent:g}"
-            rule = f"there are {len(names)} layers; epochs and eta must not be negative, the share above 0"
+            rule = f"there are {len(names)} layers; epochs and eta must be at least 0, sample_percent above 0"
             raise ArnoError(f"method.{given}", rule, "try method.layers=1")
         self._fed, self._first = fed, fed.t
         self._chosen = torch.zeros(fed.layout.size, dtype=torch.bool)
@@ -94,7 +96,7 @@ class LocalAggregation(Part):
         self.seen, self.learned = torch.zeros(fed.n, dtype=torch.bool), torch.zeros(fed.n, dtype=torch.bool)
 
     def send(self, work: Work) -> Work:
-        """The rule, with own_k and W_k, which are not learned in the first round."""
+        """Send the rule of local training, own_k and W_k; in the first round, W_k is not learned."""
         weights = torch.zeros_like(work.start)
         weights[:, self._chosen] = self.weights[work.clients]
         epochs = torch.where(self.learned[work.clients], self.weight_epochs, self.start_epochs).double()

@@ -1,6 +1,6 @@
-"""FedAvg: the round itself, without any part.
+"""FedAvg: the round without any part.
 
-    for each client k of the cohort S, from w:   Δ_k ← local SGD(w, D_k) − w
+    for each client k of the cohort S:   Δ_k ← local SGD(w, D_k) − w
     w ← w + η_s Σ_{k∈S} p_k Δ_k
 
 p_k is n_k / Σ_{i∈S} n_i (`weighting=samples`) or 1/m (`weighting=uniform`). The paper has η_s = 1.
@@ -22,12 +22,12 @@ from .finetune import FineTune, Group
 def fedavg(*, finetune_epochs: int = 0, finetune_part: Group = "full") -> list[Part]:
     """Federated averaging: the server takes the mean of the models that the clients trained.
 
-    Helps: as the baseline of every comparison, and where clients hold similar data.
-    Hurts: with skewed data and many local steps: the clients' models drift apart, and their mean is worse than each of
-        them.
+    Helps: as the baseline of every comparison, and if clients hold similar data.
+    Hurts: with skewed data and many local steps: the models of the clients become so different that their mean is worse
+        than each of them.
 
-    finetune_epochs: epochs with which each client adapts the model to its own data, as its personal model; 0: none.
-    finetune_part: full, head or body.
+    finetune_epochs: epochs in which each client trains its personal model from the global model; 0: no personal models.
+    finetune_part: the layers that this training changes: full, head or body.
 
     >>> fedavg()
     []

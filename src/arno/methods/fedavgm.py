@@ -4,7 +4,7 @@
     w ← w + η_s (Δ̄ + β M);  M ← β M + Δ̄          so the step is η_s times the new M
 
 Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019,
-arXiv:1909.06335. η_s stands outside M, as in the paper.
+arXiv:1909.06335. As in the paper, M does not contain η_s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from . import methods, parts
 def fedavgm(*, momentum: float = 0.9) -> list[Part]:
     """FedAvg with momentum on the server.
 
-    Helps: with few participants per round, whose mean update is noisy, and over long runs.
+    Helps: with few participants per round, because their mean update is noisy, and in long runs.
     Hurts: with a large momentum and a large server_lr: the model oscillates.
 
     momentum: β; 0 is FedAvg.
@@ -57,6 +57,6 @@ class ServerMomentum(Part):
         self.M = torch.zeros_like(fed.w)
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """The new M."""
+        """M ← β M + Δ̄; the step is M."""
         self.M = self.momentum * self.M + v
         return self.M

@@ -1,12 +1,12 @@
-"""FedBN: normalisation layers stay with the client, with their running statistics.
+"""FedBN: normalisation layers and their running statistics stay with the client.
 
-    client k:  starts from w with its own normalisation layers; trains all; keeps these layers
+    client k:  starts from w with its own normalisation layers; trains all layers; keeps the normalisation layers
     server:    w ← w + η_s Σ p_k (w_k − w) on the other layers
 
 Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
 arXiv:2102.07623.
 
-Deviation: all kinds of normalisation layers are kept, found by their type.
+Deviation: all types of normalisation layers are kept, not only BatchNorm.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .kept_layers import Keep
 def fedbn() -> list[Part]:
     """Normalisation layers and their running statistics stay with the client; the rest is averaged.
 
-    Helps: with feature shift, such as other scanners or sensors, on networks with normalisation layers.
-    Hurts: little: without such layers it is FedAvg.
+    Helps: if features differ between clients (other scanners, other sensors), on networks with normalisation layers.
+    Hurts: rarely; on a network without such layers it is FedAvg.
 
     >>> fedbn()
     [Keep(group='norm')]

@@ -2,15 +2,15 @@
 
     client k:  g ← ∇ℓ(w_k; b) + wd·w_k + α (w_k + h_k − w) + (g_k − ḡ)/(steps_k η_k)
                h_k ← h_k + Δ_k;   g_k ← Δ_k
-    server:    ḡ = (1/N) Σ_j g_j, as of the end of the last round
+    server:    ḡ = (1/N) Σ_j g_j, with the g_j at the end of the last round
                w ← w + η_s (Σ p_k Δ_k + Σ_{k∈S} p_k h_k)        drift=cohort
                w ← w + η_s (Σ p_k Δ_k + (1/N) Σ_j h_j)          drift=all
 
 Gao, Fu, Li, Chen, Xu, Xu: FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction.
 CVPR 2022, arXiv:2203.11751.
 
-Deviations: the released program averages h over all clients (`all`), updates g as SCAFFOLD does, and divides α by the
-client's share of samples; only the first can be chosen here. There is no setting that gives FedAvg.
+Deviations: the released program averages h over all clients, updates g as SCAFFOLD does, and divides α by the client's
+share of samples; of these three, only the first is available here (`drift=all`). No setting gives FedAvg.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def feddc(*, alpha: float = 0.1, drift: Drift = "cohort") -> list[Part]:
     Helps: with skewed data and full participation.
     Hurts: with low participation, long local training or a large learning rate: drifts add up and the run may diverge.
 
-    alpha: weight of the penalty.
-    drift: the mean of the drifts over the cohort (the paper), or over all clients (the released program).
+    alpha: α, the weight of the penalty.
+    drift: which drifts the server averages: those of the cohort (as the paper), or of all clients (as its program).
 
     >>> feddc()
     [DriftCorrection(alpha=0.1, drift='cohort')]
@@ -66,18 +66,18 @@ class DriftCorrection(Part):
             raise ArnoError(f"method.alpha = {self.alpha:g}", "it must not be negative", "try method.alpha=0.1")
         no_momentum(fed, "FedDC", "Δ_k/(steps_k η_k) is the mean gradient only for plain SGD")
         reasons = {
-            "server": "it would count the drift again in every round",
+            "server": "a server optimiser would count the drift again in every round",
             "window": "a drift belongs to the whole model",
         }
         refuse_roles(fed, self, "FedDC", reasons)
         self.h, self.g = fed.table(), fed.table()
 
     def begin(self, t: int) -> None:
-        """ḡ of the last round."""
+        """Compute ḡ from the updates up to the last round."""
         self._mean = self.g.mean()
 
     def send(self, work: Work) -> Work:
-        """α (w_k + h_k − w) as a proximal term with a drift, and the gradient correction."""
+        """Add α (w_k + h_k − w), as a proximal term and a drift row, and the correction of the gradient."""
         steps = (work.steps * work.lr)[:, None]
         rows = self.alpha * self.h[work.clients] + (self.g[work.clients] - self._mean) / steps
         return replace(work.add_drift(rows), mu=work.mu + self.alpha)

@@ -1,4 +1,4 @@
-"""FedDecorr: a term keeps the dimensions of a client's representation uncorrelated.
+"""FedDecorr: a term in the loss keeps the dimensions of a client's representation uncorrelated.
 
     Z (B × D): input of the last linear layer;  u = (z − mean)/s per column, s = √(Σ (z − mean)²/(B − 1) + 1e-8)
     G = UᵀU
@@ -8,8 +8,8 @@
 Shi, Liang, Zhang, Xue, Bai, Tan: Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
 Learning. ICLR 2023, arXiv:2210.00226.
 
-Deviations: `code` is what the released program computes and what the paper's β = 0.1 was run with, so it is the
-default; `paper` is the printed formula. A batch of one sample has no term.
+Deviations: the default, `code`, is the formula of the released program, for which the paper's β = 0.1 was chosen;
+`paper` is the printed formula. For a batch of one sample the term is 0.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Scale = Literal["code", "paper"]
 def feddecorr(*, beta: float = 0.1, scale: Scale = "code") -> list[Part]:
     """A penalty keeps the dimensions of each client's representation uncorrelated.
 
-    Helps: with strong label skew and wide representations, which would collapse to few dimensions.
-    Hurts: with small batches, whose correlations are noise, or a large β.
+    Helps: with strong label skew and representations of many dimensions, of which otherwise only few would be used.
+    Hurts: with small batches, because their correlations are noise, or with a large β.
 
-    beta: weight of the term; 0 is FedAvg.
-    scale: the term as the released program computes it (code), or as the paper prints it (paper).
+    beta: β, the weight of the term; 0 is FedAvg.
+    scale: the term as in the released program (code), or as the paper prints it (paper).
 
     >>> feddecorr()
     [Decorrelation(beta=0.1, scale='code')]
@@ -62,14 +62,14 @@ class Decorrelation(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
-        """It needs a hidden layer."""
+        """Check the settings; the network needs a hidden layer."""
         if not self.beta >= 0:
             raise ArnoError(f"method.beta = {self.beta:g}", "it must not be negative", "try method.beta=0.1")
         if not isinstance(fed.problem, Supervised) or len(fed.layout.layers()) < 2:
-            raise ArnoError("FedDecorr on this model", "it has no hidden layer", "use a network, as model=mlp")
+            raise ArnoError("FedDecorr on this model", "it has no hidden layer", "use another network, e.g. model=mlp")
 
     def send(self, work: Work) -> Work:
-        """The term."""
+        """Add the term to the loss."""
         return replace(work, terms=(*work.terms, Correlation(self.beta, self.scale == "paper")))
 
 

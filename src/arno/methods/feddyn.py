@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that changes with the rounds moves the clients' optima to the global optimum.
+"""FedDyn: a regulariser, which changes in every round, moves the clients' optima to the global optimum.
 
     client states g_k = 0, server state h = 0
     client k:  w_k ← SGD on ℓ(w_k; b) − ⟨g_k, w_k⟩ + α/2 ‖w_k − w‖²;   g_k ← g_k − α Δ_k
@@ -30,12 +30,12 @@ from . import methods, parts
     tune={"alpha": "log(0.001, 1)"},
 )
 def feddyn(*, alpha: float = 0.01) -> list[Part]:
-    """A linear term and a proximal term, changed every round, move the optima of the clients to the global one.
+    """A linear term and a proximal term, which change in every round, move the clients' optima to the global optimum.
 
-    Helps: with skewed data over many rounds.
-    Hurts: with a small α or a large learning rate: the server's state can grow and the run diverge.
+    Helps: with skewed data and many rounds.
+    Hurts: with a small α or a large learning rate: the state of the server can grow, and the run can diverge.
 
-    alpha: weight of the regulariser.
+    alpha: α, the weight of the regulariser.
 
     >>> feddyn(alpha=0.1)
     [Dyn(alpha=0.1)]
@@ -58,20 +58,20 @@ class Dyn(Part):
         self.gk, self.h = fed.table(), torch.zeros_like(fed.w)
 
     def begin(self, t: int) -> None:
-        """No update has arrived yet."""
+        """Begin the sum of this round at zero."""
         self._sum = torch.zeros_like(self.h)
 
     def send(self, work: Work) -> Work:
-        """The linear term and the pull to w."""
+        """Add the linear term and the proximal term to the work."""
         return replace(work.add_drift(-self.gk[work.clients]), mu=work.mu + self.alpha)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """g_k ← g_k − α Δ_k; the plain mean over the cohort."""
+        """g_k ← g_k − α Δ_k; return the unweighted mean (1/m) Σ Δ_k."""
         self.gk[work.clients] = self.gk[work.clients] - self.alpha * out.delta
         self._sum += work.count.to(out.delta) @ out.delta
         return work.share @ out.delta
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """h ← h − (α/N) Σ Δ_k; v − h/α."""
+        """h ← h − (α/N) Σ Δ_k; return v − h/α."""
         self.h = self.h - self.alpha / self.gk.n * self._sum
         return v - self.h / self.alpha

@@ -1,4 +1,4 @@
-"""Federated Dropout: each client trains units of each layer that are drawn for it anew in every round.
+"""Federated Dropout: each client trains some units of each layer, which are drawn for this client in every round.
 
     round r, client k, a layer with n units:  I = ⌊β_k n⌋ units at random, at least one
     client k:  trains the network of its units, from w on I_k
@@ -25,13 +25,13 @@ from .sub_models import MEAN, Mode, Normalize, Window
 def federated_dropout(
     *, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage"
 ) -> list[Part]:
-    """Each client trains units that are drawn for it anew in every round.
+    """Each client trains some units of each layer, which are drawn for this client in every round.
 
-    Helps: where clients have too little memory for the whole model; all units are trained in turn.
-    Hurts: in score, as every sub-model.
+    Helps: if clients have too little memory for the whole model; over the rounds, all units are trained.
+    Hurts: in score, as every method with sub-models.
 
-    beta: share of each layer's units that a client trains; may differ per client.
+    beta: β, the share of each layer's units that a client trains; may differ per client.
     mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    normalize: divide by the weight of the clients that trained a coordinate (coverage), or of all clients (all).
     """
     return [Window(beta, "random", mode, normalize)]

@@ -1,6 +1,6 @@
-"""FedLC: the logits of a client's rare classes get a larger margin.
+"""FedLC: in the loss of a client, rare classes have a larger margin.
 
-    n_c: client k's samples of class c;   a_c = z_c − τ n_c^{−1/4}
+    n_c: the number of client k's samples of class c;   a_c = z_c − τ n_c^{−1/4}
     ℓ = −log( e^{a_y} / Σ_{c: n_c>0} e^{a_c} )          denominator=all
     ℓ = −log( e^{a_y} / Σ_{c≠y, n_c>0} e^{a_c} )        denominator=others, as the paper prints it
 
@@ -39,13 +39,13 @@ Denominator = Literal["all", "others"]
     tune={"tau": "log(0.1, 2)"},
 )
 def fedlc(*, tau: float = 1.0, denominator: Denominator = "all") -> list[Part]:
-    """The logits of a client's classes get margins in its loss, larger ones for rarer classes.
+    """In the loss of a client, the logit of each class has a margin, which is larger for rarer classes.
 
-    Helps: with strong label skew, where clients forget the classes that they do not hold.
-    Hurts: with denominator=others, which may collapse; with balanced clients it changes nothing.
+    Helps: with strong label skew, when clients forget the classes that they do not hold.
+    Hurts: with denominator=others, which may collapse. With balanced clients it has no effect.
 
     tau: τ, the size of the margins.
-    denominator: all classes that the client holds, or the others than the true one (the paper's formula).
+    denominator: all classes that the client holds, or these without the true class (the paper's formula).
 
     >>> fedlc(tau=0.5)
     [Calibration(tau=0.5, denominator='all')]
@@ -56,14 +56,14 @@ def fedlc(*, tau: float = 1.0, denominator: Denominator = "all") -> list[Part]:
 @parts.register("calibration")
 @dataclass
 class Calibration(Part):
-    """Replaces the cross-entropy of the clients; scores use the plain one."""
+    """Replaces the cross-entropy in the training of clients; scores use the usual cross-entropy."""
 
     tau: float = 1.0
     denominator: Denominator = "all"
     roles: ClassVar[frozenset[str]] = frozenset({"criterion"})
 
     def start(self, fed: Federation) -> None:
-        """It needs classes."""
+        """Check the settings; the task needs classes."""
         need_classes(fed, "FedLC")
         if not self.tau >= 0:
             raise ArnoError(f"method.tau = {self.tau:g}", "it must not be negative", "try method.tau=1")
@@ -71,7 +71,7 @@ class Calibration(Part):
             fed.advice.append("method.denominator = others: this loss has no lower bound and may collapse")
 
     def send(self, work: Work) -> Work:
-        """The calibrated loss."""
+        """Clients train with the calibrated loss."""
         return replace(work, criterion=Calibrated(self.tau, self.denominator == "others"))
 
 

@@ -1,4 +1,4 @@
-"""FedNova: clients that take more steps get no more weight, so the model does not drift to their optimum.
+"""FedNova: a client that takes more steps gets no more weight, so the model does not move towards its optimum.
 
     a_k: the effective number of steps of client k (the paper's ‖a_k‖₁), with momentum ρ or a proximal term
     v ← (Σ_{i∈S} p_i a_i) · Σ_{k∈S} p_k Δ_k / a_k;   w ← w + η_s v
@@ -33,8 +33,8 @@ from . import methods, parts
 def fednova() -> list[Part]:
     """Clients that take more local steps get no more weight in the mean.
 
-    Helps: where local.epochs or the numbers of samples differ much between clients.
-    Hurts: little: with equal numbers of steps it is FedAvg.
+    Helps: if local.epochs or the numbers of samples differ much between clients.
+    Hurts: rarely; with equal numbers of steps it is FedAvg.
 
     >>> fednova()
     [Nova()]
@@ -50,15 +50,15 @@ class Nova(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def start(self, fed: Federation) -> None:
-        """Momentum and a proximal term together have no closed form."""
+        """Refuse momentum together with a proximal term: for both, a_k has no closed form."""
         self._proximal = any("proximal" in part.roles for part in fed.parts)
         if fed.local.sgd.momentum and self._proximal:
             raise ArnoError(
-                "FedNova with momentum and a proximal term", "a_k is known for one or the other", "leave one out"
+                "FedNova with momentum and a proximal term", "a_k is known for only one of them", "leave one out"
             )
 
     def begin(self, t: int) -> None:
-        """No steps yet."""
+        """Begin the sum of this round at zero."""
         self._steps = 0.0
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
@@ -68,14 +68,14 @@ class Nova(Part):
         return (work.weight / a) @ out.delta
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """… times Σ p_i a_i."""
+        """Multiply by Σ p_i a_i."""
         return self._steps * v
 
 
 def normaliser(work: Work) -> Tensor:
     """‖a_k‖₁ for each row.
 
-    With a momentum of 0.5, three steps weigh 1 + 1.5 + 1.75 = 4.25 gradients.
+    With a momentum of 0.5, three steps count as 1 + 1.5 + 1.75 = 4.25 gradients.
     """
     steps, rho = work.steps.to(work.weight), work.sgd.momentum
     if rho:

@@ -1,6 +1,6 @@
-"""FedNTD: a client keeps what the received model knows about the classes that are not true.
+"""FedNTD: for the classes other than the true class, a client's outputs stay near those of the received model.
 
-    q̃_c = e^{z_c/τ} / Σ_{j≠y} e^{z_j/τ}, c ≠ y: of the client's model;  q̃^g: of the model that it received (constant)
+    q̃_c = e^{z_c/τ} / Σ_{j≠y} e^{z_j/τ}, c ≠ y: from the client's model;  q̃^g: from the received model (constant)
     ℓ = cross-entropy + β τ² · mean over the batch of KL( q̃^g ‖ q̃ )
 
 Lee, Jeong, Shin, Bae, Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.
@@ -36,11 +36,11 @@ from .checks import need_classes
 def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> list[Part]:
     """A distillation term keeps a client's outputs for the wrong classes near those of the received model.
 
-    Helps: with label skew: clients forget less of the classes that they do not hold.
-    Hurts: early in a run, when the received model knows little.
+    Helps: with label skew: clients forget less about the classes that they do not hold.
+    Hurts: early in a run, when the received model is still bad.
 
-    beta: weight of the term; 0 is FedAvg.
-    tau: temperature.
+    beta: β, the weight of the term; 0 is FedAvg.
+    tau: τ, the temperature.
 
     >>> fedntd(beta=0.3)
     [NotTrue(beta=0.3, tau=1.0)]
@@ -58,14 +58,14 @@ class NotTrue(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
-        """It needs classes."""
+        """Check the settings; the task needs classes."""
         need_classes(fed, "FedNTD")
         if not (self.beta >= 0 and self.tau > 0):
             given = f"method.beta = {self.beta:g}, method.tau = {self.tau:g}"
             raise ArnoError(given, "beta must not be negative, tau must be positive", "try method.beta=1 method.tau=1")
 
     def send(self, work: Work) -> Work:
-        """The term."""
+        """Add the term to the loss."""
         return replace(work, terms=(*work.terms, Distillation(self.beta, self.tau)))
 
 

@@ -24,7 +24,7 @@ from ..errors import ArnoError
 from . import methods, parts
 
 PAPER = "Reddi et al., ICLR 2021, arXiv:2003.00295"
-#: An adaptive step is about η_s per coordinate, whatever the size of Δ̄: the usual η_s = 1 would be far too large.
+#: An adaptive step is about η_s in each coordinate, for any size of Δ̄; the usual η_s = 1 would be far too large.
 DEFAULTS = {"server_lr": 0.01}
 
 
@@ -39,8 +39,8 @@ DEFAULTS = {"server_lr": 0.01}
 def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
     """Adam on the server; its default server_lr is 0.01.
 
-    Helps: where the coordinates of the mean update differ much in size, as in language models.
-    Hurts: without a tuned server_lr; the step has about that size in every coordinate.
+    Helps: if the coordinates of the mean update differ much in size, as in language models.
+    Hurts: without a tuned server_lr, because the step has about this size in every coordinate.
 
     beta1, beta2: decay of M and V; a larger value averages over more rounds.
     tau: added to √V; a larger value is less adaptive.
@@ -60,9 +60,9 @@ def fedadam(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> li
     tune={"server_lr": "log(0.001, 0.3)", "tau": "log(0.0001, 0.1)"},
 )
 def fedyogi(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> list[Part]:
-    """Yogi on the server: Adam whose second moment grows slowly; its default server_lr is 0.01.
+    """Yogi on the server: like Adam, but V grows slowly; its default server_lr is 0.01.
 
-    Helps: as FedAdam, and where updates are rare in some coordinates.
+    Helps: in the same cases as FedAdam, and if updates are rare in some coordinates.
     Hurts: without a tuned server_lr, as FedAdam.
 
     beta1, beta2: decay of M and V; a larger value averages over more rounds.
@@ -82,8 +82,8 @@ def fedyogi(*, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> li
 def fedadagrad(*, beta1: float = 0.0, tau: float = 1e-3) -> list[Part]:
     """Adagrad on the server; its default server_lr is 0.01.
 
-    Helps: where some coordinates get updates seldom.
-    Hurts: over long runs: its steps only shrink.
+    Helps: if updates are rare in some coordinates.
+    Hurts: in long runs, because its steps only become smaller.
 
     beta1: decay of M.
     tau: added to √V; a larger value is less adaptive.
@@ -94,7 +94,7 @@ def fedadagrad(*, beta1: float = 0.0, tau: float = 1e-3) -> list[Part]:
 @parts.register("server_adaptive")
 @dataclass
 class ServerAdaptive(Part):
-    """The moments M and V, and the server's step M / (√V + τ)."""
+    """The averages M of Δ̄ and V of Δ̄², and the server's step M / (√V + τ)."""
 
     rule: Literal["adam", "yogi", "adagrad"] = "adam"
     beta1: float = 0.9
@@ -106,12 +106,12 @@ class ServerAdaptive(Part):
         """M = 0, V = τ²."""
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
             given = f"beta1 = {self.beta1:g}, beta2 = {self.beta2:g}, tau = {self.tau:g}"
-            raise ArnoError(f"method.{given}", "the betas must lie in [0, 1) and tau be positive", "see arno methods")
+            raise ArnoError(f"method.{given}", "the betas must be in [0, 1), and tau positive", "see arno methods")
         self.M = torch.zeros_like(fed.w)
         self.V = torch.full_like(fed.w, self.tau**2)
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """Update the moments and scale the step."""
+        """Update M and V, and return M / (√V + τ)."""
         square = v * v
         self.M = self.beta1 * self.M + (1 - self.beta1) * v
         if self.rule == "adam":

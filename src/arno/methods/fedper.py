@@ -1,4 +1,4 @@
-"""FedPer: the head, which is the last linear layer, stays with the client.
+"""FedPer: the head (the last linear layer) stays with the client.
 
     client k:  starts from the body of w and its own head; trains both; keeps the head
     server:    w ← w + η_s Σ p_k (w_k − w) on the body
@@ -24,8 +24,8 @@ from .kept_layers import Keep
 def fedper() -> list[Part]:
     """The last linear layer stays with the client; the other layers are averaged.
 
-    Helps: with label skew: each client needs other outputs over the same features.
-    Hurts: with feature shift, where the shared layers must differ, and on the model of a new client.
+    Helps: with label skew: each client needs other outputs from the same features.
+    Hurts: if features differ between clients, because then the shared layers should differ; and for new clients.
 
     >>> fedper()
     [Keep(group='head')]

@@ -6,8 +6,8 @@
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks.
 MLSys 2020, arXiv:1812.06127.
 
-Deviation: the paper lets stragglers do less work and measures how inexactly each client solves its problem; here
-the work of each client is set by `local.epochs`, which may differ per client and per round.
+Deviation: in the paper, slow clients do less work, and the paper measures how exactly each client solves its problem.
+Here, `local.epochs` sets the work of each client; it may differ per client and per round.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from . import methods, parts
 def fedprox(*, mu: PerClient = 0.01) -> list[Part]:
     """FedAvg with a proximal term that keeps each client near the model that it received.
 
-    Helps: where clients do unequal or very much local work, so that their models would drift far.
-    Hurts: with a large μ: clients move too little in a round. With a small μ it is FedAvg.
+    Helps: if clients do unequal or very much local work; otherwise their models become too different.
+    Hurts: with a large μ: the models of clients change too little in a round. With a small μ it is nearly FedAvg.
 
-    mu: weight of the proximal term; 0 is FedAvg. May differ per client.
+    mu: μ, the weight of the proximal term; 0 is FedAvg. May differ per client.
 
     >>> fedprox(mu=0.1)
     [Proximal(mu=0.1)]
@@ -52,7 +52,7 @@ class Proximal(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"proximal"})
 
     def start(self, fed: Federation) -> None:
-        """Draw μ_k where it differs per client."""
+        """Draw μ_k, if it differs per client."""
         self._mu = fed.per_client(self.mu, "method.mu", least=0)
 
     def send(self, work: Work) -> Work:

@@ -1,17 +1,18 @@
 """FedRCL: clients learn features that separate the classes without collapsing each class to a point.
 
     for every feature level: s_ij = cosine of samples i and j of the batch; for every anchor i
-        pos = s to the least similar sample of i's class (i itself counts);  neg = s to the two most similar of others
+        pos = s of i and the least similar sample of i's class (i itself counts)
+        neg = s of i and each of the two most similar samples of other classes
         contrastive:  −log( e^{pos/τ} / (e^{pos/τ} + Σ e^{neg/τ}) ),  0 without negatives
-        penalty:      −log( e^{1/τ} / (e^{1/τ} + e^{s/τ}) ),  s to the least similar *other* sample of i's class;
-                      s below λ, or no such sample: s = −1
+        penalty:      −log( e^{1/τ} / (e^{1/τ} + e^{s/τ}) ),  s of i and the least similar *other* sample of i's class;
+                      s = −1 if s is below λ, or if there is no such sample
     ℓ ← cross-entropy + mean over levels of mean over anchors of (contrastive + penalty)
 
 Seo, Kim, Kim, Han: Relaxed Contrastive Learning for Federated Learning. CVPR 2024, arXiv:2401.04928.
 
-Deviations: the levels are the outputs of the network's stem and blocks, the blocks of a ResNet being its stages.
-A feature vector of length zero has similarity 0 to every other sample and gets no gradient. The paper's random crop and
-flip are `local.augment=true`: they suit photographs, not every data set, and are off unless asked for.
+Deviations: the levels are the outputs of the network's stem and blocks; for a ResNet, the outputs of its stem and
+stages. A feature vector of length zero has similarity 0 to every other sample and gets no gradient. The paper's random
+crop and flip are `local.augment=true`; they are off by default, because they do not suit every data set.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from . import methods, parts
 
 Loss = Literal["relaxed", "supcon", "align"]
 
-#: Local training as in the paper; its learning rate falls by this factor after every round.
+#: Local training as in the paper; after every round, the learning rate is multiplied by lr_decay.
 DEFAULTS = {
     "local.lr": 0.1,
     "local.lr_decay": 0.998,
@@ -71,15 +72,15 @@ def fedrcl(
 ) -> list[Part]:
     """A contrastive term with a penalty separates the classes in each client's features.
 
-    Helps: on images with label skew, with deep networks of several feature levels.
-    Hurts: with small batches, which hold few pairs of a class, and in time.
+    Helps: on images with label skew, with deep networks that have several feature levels.
+    Hurts: with small batches, because they hold few pairs of samples of a class; and in time.
 
-    loss: relaxed (the paper's), supcon (plain supervised contrastive), align (stay near the global model's features).
+    loss: relaxed (as the paper), supcon (supervised contrastive), align (features stay near those of the global model).
     temperature: τ.
-    threshold: λ, the similarity within a class above which the penalty acts.
-    positives, negatives: how many of the hardest count.
-    weight_contrastive, weight_penalty: of the two terms; the first weighs supcon and align too.
-    levels: which feature levels, counted from 0; empty for all.
+    threshold: λ; the penalty applies if the similarity within a class is above it.
+    positives, negatives: how many of the hardest samples count.
+    weight_contrastive, weight_penalty: weights of the two terms; the first is also the weight of supcon and align.
+    levels: the feature levels that count, as numbers from 0; empty: all levels.
 
     >>> fedrcl(threshold=0.6)[0].threshold
     0.6
@@ -107,12 +108,12 @@ class RelaxedContrast(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"loss"})
 
     def start(self, fed: Federation) -> None:
-        """Refuse settings and networks that the term cannot work with."""
+        """Refuse settings and networks for which the term is not defined."""
         if not self.temperature > 0:
-            raise ArnoError(f"method.temperature = {self.temperature:g}", "τ must be positive", "the paper takes 0.05")
+            raise ArnoError(f"method.temperature = {self.temperature:g}", "τ must be positive", "the paper uses 0.05")
         if self.positives < 1 or self.negatives < 1:
             given = f"method.positives = {self.positives}, method.negatives = {self.negatives}"
-            raise ArnoError(given, "each must be at least 1", "the paper takes 1 and 2")
+            raise ArnoError(given, "each must be at least 1", "the paper uses 1 and 2")
         count = count_levels(fed)
         if self.loss != "align" and isinstance(fed.problem, Supervised) and not fed.problem.task.classes:
             raise ArnoError(
@@ -122,11 +123,11 @@ class RelaxedContrast(Part):
             raise ArnoError("FedRCL on this model", "it has no feature levels", "try model=mlp, or method.loss=align")
         if wrong := [level for level in self.levels if not 0 <= level < count]:
             raise ArnoError(
-                f"method.levels = {list(self.levels)}", f"there is no level {wrong[0]}", f"levels are 0 to {count - 1}"
+                f"method.levels = {list(self.levels)}", f"there is no level {wrong[0]}", f"use 0 to {count - 1}"
             )
 
     def send(self, work: Work) -> Work:
-        """The term."""
+        """Add the term to the loss."""
         settings = {name: getattr(self, name) for name in Contrast.__dataclass_fields__}
         return replace(work, terms=(*work.terms, Contrast(**settings)))
 
@@ -174,7 +175,7 @@ def relaxed_contrastive(
     weight_contrastive: float = 1.0,
     weight_penalty: float = 1.0,
 ) -> Tensor:
-    """The mean over levels and anchors of contrastive term and penalty; `levels` are B × D_l, `labels` B.
+    """The mean over levels and anchors of contrastive term and penalty; a level is [B, D_l], `labels` are [B].
 
     >>> apart = [torch.eye(2)[[0, 0, 1, 1]]]
     >>> mixed = [torch.eye(2)[[0, 1, 0, 1]]]
@@ -226,7 +227,7 @@ def count_levels(fed: Federation) -> int:
     problem = fed.problem
     if not isinstance(problem, Supervised) or not isinstance(problem.module, Network):
         raise ArnoError(
-            "FedRCL on this model", "it needs the feature levels of a network of Arno's kind", "subclass Network"
+            "FedRCL on this model", "it needs the feature levels of a Network", "derive the model from arno's Network"
         )
     found: list[Tensor] = []
     with torch.no_grad():
@@ -243,6 +244,6 @@ def _unit(features: Tensor) -> Tensor:
 
 
 def _logsumexp(x: Tensor, fill: float = -torch.inf) -> Tensor:
-    """Over the last axis, which stays; `fill`, with no gradient, where all is −∞."""
+    """logsumexp over the last axis, which gets length 1. Where all entries are −∞: `fill`, without a gradient."""
     some = ~x.isneginf().all(-1, keepdim=True)
     return torch.where(some, torch.where(some, x, 0).logsumexp(-1, keepdim=True), fill)

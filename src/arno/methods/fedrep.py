@@ -1,12 +1,12 @@
-"""FedRep: each client first trains its own head on the shared body, then the body under its new head.
+"""FedRep: each client first trains its own head with the shared body, then the body with its new head.
 
-    client k:  1. head_epochs epochs on the head, from (body of w, head_k);   2. E_k epochs on the body
+    client k:  starts from (body of w, head_k);   1. head_epochs epochs on the head;   2. E_k epochs on the body
     server:    w ← w + η_s Σ p_k (w_k − w) on the body;   head_k stays with the client
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning.
 ICML 2021, arXiv:2102.07078.
 
-Deviations: both phases use the rate η_k.
+Deviation: both phases use the learning rate η_k.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .kept_layers import Keep
     tune={"head_epochs": "int(1, 20)"},
 )
 def fedrep(*, head_epochs: PerClient = 10) -> list[Part]:
-    """Each client trains its own last layer first, then the shared layers under it.
+    """Each client trains its own last layer first, then the other layers, which all clients share.
 
     Helps: with label skew and many clients with few samples.
-    Hurts: in time: the epochs of the head come on top.
+    Hurts: in time: the epochs of the head are additional.
 
-    head_epochs: epochs of the head (local.epochs are those of the body); may differ per client.
+    head_epochs: epochs of the head (local.epochs sets the epochs of the body); may differ per client.
 
     >>> fedrep(head_epochs=2)
     [HeadThenBody(group='head', head_epochs=2)]
@@ -58,14 +58,14 @@ class HeadThenBody(Keep):
     def start(self, fed: Federation) -> None:
         """Every head begins at w⁰."""
         super().start(fed)
-        why = "the other divides updates by the number of steps, and the steps of the head do not move the body"
+        why = "the other part divides updates by the number of steps, and steps of the head do not change the body"
         refuse_roles(fed, self, "FedRep", {"control": why})
         if any(isinstance(other, Nova) for other in fed.parts):
             raise ArnoError("FedRep with Nova", why, "leave one of them out")
         self._epochs = fed.per_client(self.head_epochs, "method.head_epochs", least=0, whole=True)
 
     def send(self, work: Work) -> Work:
-        """The two phases."""
+        """The clients train in two phases: the head, then the body."""
         epochs = self._epochs.at(work.clients, work.round)
         steps = work.steps + self._fed.clients.steps(work.clients, epochs.long(), work.batch_size).to(work.steps)
         phases = (Phase(epochs="head_epochs", moves="head"), Phase(moves="body"))

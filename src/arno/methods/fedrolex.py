@@ -1,4 +1,4 @@
-"""FedRolex: each client trains a window of the units of each layer; the window rolls on from round to round.
+"""FedRolex: each client trains a window of the units of each layer; the window moves by one unit in every round.
 
     round r, client k, a layer with n units:  I = { (r + i) mod n : i = 0 … ⌊β_k n⌋ − 1 }, at least one unit
     client k:  trains the network of its units, from w on I_k
@@ -23,14 +23,14 @@ from .sub_models import MEAN, Mode, Normalize, Window
     formula=f"I = {{(r + i) mod n}};  {MEAN}",
 )
 def fedrolex(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Each client trains a part of the units of each layer; the part rolls on from round to round.
+    """Each client trains a window of the units of each layer; the window moves by one unit in every round.
 
-    Helps: where clients have too little memory for the whole model, or an uplink too slow for it.
-    Hurts: in score: a part of the model learns less per round than the whole.
+    Helps: if clients have too little memory for the whole model, or a connection that is too slow for it.
+    Hurts: in score: a part of the model learns less per round than the whole model.
 
-    beta: share of each layer's units that a client trains; may differ per client.
+    beta: β, the share of each layer's units that a client trains; may differ per client.
     mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    normalize: divide by the weight of the clients that trained a coordinate (coverage), or of all clients (all).
 
     >>> fedrolex(beta=0.25)
     [Window(beta=0.25, rule='rolling', mode='extract', normalize='coverage')]

@@ -1,11 +1,11 @@
-"""FedSAM: clients take the gradient at the worst point near their model (sharpness-aware minimisation).
+"""FedSAM: clients use the gradient at the worst point near their model (sharpness-aware minimisation).
 
     a = ∇ℓ(w_k; b);   ε = ρ a/‖a‖;   g ← ∇ℓ(w_k + ε; b);   w_k ← w_k − η_k g
 
 Qu, Li, Zhang, Yu: Generalized Federated Learning via Sharpness Aware Minimization. ICML 2022, arXiv:2206.02618;
 Caldarola, Caputo, Ciccone, ECCV 2022, arXiv:2203.11834; the step is Foret et al., ICLR 2021, arXiv:2010.01412.
 
-Deviations: none. ‖a‖ is the norm of the whole vector. Weight decay, proximal term and corrections act once, at w_k.
+Deviations: none. ‖a‖ is the norm of the whole vector. Weight decay, proximal term and corrections are computed at w_k.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from . import methods, parts
     tune={"rho": "log(0.01, 0.5)"},
 )
 def fedsam(*, rho: float = 0.05) -> list[Part]:
-    """Clients take the gradient at the worst point near their model, which leads to flat minima.
+    """Clients use the gradient at the worst point near their model, which leads to flat minima.
 
-    Helps: with skewed data and over-fitting clients.
-    Hurts: in time: two gradients per step; with a large ρ the model learns slowly.
+    Helps: with skewed data and clients that over-fit.
+    Hurts: in time: each step needs two gradients. With a large ρ the model learns slowly.
 
-    rho: ρ, how far the ascent goes; 0 is FedAvg.
+    rho: ρ, the distance between the model and the worst point; 0 is FedAvg.
 
     >>> fedsam()
     [Sam(rho=0.05)]
@@ -44,7 +44,7 @@ def fedsam(*, rho: float = 0.05) -> list[Part]:
 @parts.register("sam")
 @dataclass
 class Sam(Part):
-    """Asks for SAM's step."""
+    """Sets SAM's step as the rule of local training."""
 
     rho: float = 0.05
     roles: ClassVar[frozenset[str]] = frozenset({"step"})
@@ -55,5 +55,5 @@ class Sam(Part):
             raise ArnoError(f"method.rho = {self.rho:g}", "it must not be negative", "try method.rho=0.05")
 
     def send(self, work: Work) -> Work:
-        """The rule."""
+        """Set the rule of local training."""
         return replace(work, rule=Rule("sam", {"rho": self.rho}))

@@ -1,12 +1,12 @@
-"""FedSCAVAR: sub-models, a proximal term, control variates and cluster variance reduction, all at once.
+"""FedSCAVAR: sub-models, a proximal term, control variates and cluster variance reduction in one method.
 
     window I_k = I(r, β_k);  client k on I_k:  g ← ∇ℓ(w_k; b) + μ_k (w_k − w) − c_k + c
     c_k⁺ ← c_k − c − Δ_k / (steps_k η_k) on I_k
     v ← (1/m) Σ_{k∈S} (Δ_k − y_{c_k}|I_k) + (1/N) Σ_j y_{c_j};  w ← w + η_s v
     c ← c + (m/N) Σ_{k∈S} p_k Δc_k;  y_q ← mean of Δ_i over S ∩ cluster q
 
-It has no code of its own: it is the parts of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP in one list. v is divided
-by m, not by who holds a coordinate.
+It has no code of its own: it is the list of the parts of FedRolex, FedProx, SCAFFOLD and ClusterFedVARP. v is divided
+by m, not by the number of clients that trained a coordinate.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def fedscavar(
     by: Literal["random", "labels"] = "random",
     mode: Mode = "extract",
 ) -> list[Part]:
-    """Sub-models, a proximal term, control variates and cluster variance reduction at once.
+    """Sub-models, a proximal term, control variates and cluster variance reduction in one method.
 
-    Helps: where small clients with skewed data take part seldom.
-    Hurts: where one of its four parts already hurts; compare with each of them.
+    Helps: if clients with little memory and skewed data rarely take part.
+    Hurts: if one of its four parts hurts; compare it with each of them.
 
-    beta: share of each layer's units that a client trains; 1 trains the whole model.
-    mu: weight of the proximal term; 0 leaves it out.
+    beta: β, the share of each layer's units that a client trains; 1 trains the whole model.
+    mu: μ, the weight of the proximal term; 0 leaves the term out.
     clusters, by: as for cluster_fedvarp.
     mode: as for fedrolex.
 

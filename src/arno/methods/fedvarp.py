@@ -1,4 +1,4 @@
-"""FedVARP: in rounds that a client misses, the server uses the last update of that client.
+"""FedVARP: in rounds in which a client does not take part, the server uses the last update of this client.
 
     y_k = 0 for all N clients
     server:  v ← (1/m) Σ_{k∈S} (Δ_k − y_k) + (1/N) Σ_j y_j
@@ -8,7 +8,8 @@
 Jhunjhunwala, Sharma, Nagarkatti, Joshi: FedVARP: Tackling the Variance Due to Partial Client Participation in
 Federated Learning. UAI 2022, arXiv:2207.14130.
 
-The mean over all N is a running sum: a round costs O(m·d). v is the plain mean over S whatever `weighting` says.
+The mean over all N clients is a running sum: a round costs O(m·d). v uses the unweighted mean over S for every value of
+`weighting`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from . import methods, parts
     formula="v ← (1/m) Σ_{k∈S} (Δ_k − y_k) + (1/N) Σ_j y_j;  y_k ← Δ_k",
 )
 def fedvarp() -> list[Part]:
-    """The server stores the last update of every client and uses it in rounds that the client misses.
+    """The server stores the last update of every client and uses it in rounds in which the client does not take part.
 
     Helps: with low participation and clients that hold different data.
-    Hurts: with long gaps between two rounds of a client: its stored update is old. It needs a row of memory per client.
+    Hurts: if clients rarely take part, because their stored updates are old. It stores one update per client.
 
     >>> fedvarp()
     [Varp()]
@@ -43,12 +44,12 @@ def fedvarp() -> list[Part]:
 @parts.register("varp")
 @dataclass
 class Varp(Part):
-    """The memory y_k and the mean that it corrects."""
+    """The stored updates y_k, and the mean that they correct."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def start(self, fed: Federation) -> None:
-        """All memories are zero."""
+        """All y_k are zero."""
         self.y = fed.table()
 
     def begin(self, t: int) -> None:
@@ -62,5 +63,5 @@ class Varp(Part):
         return work.share @ (out.delta - y)
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """… + (1/N) Σ_j y_j."""
+        """Add (1/N) Σ_j y_j."""
         return v + self._mean

@@ -1,14 +1,13 @@
-"""Fine-tuning: every client adapts the final model to its own data. FedBABU trains the body for it.
+"""Fine-tuning: every client trains the final model on its own data. FedBABU trains only the body in the rounds.
 
-    personal model of client k: E epochs of local SGD from w, on all parameters or a group; nothing of it is sent
-    FedBABU: in the rounds only the body is trained; the head stays at w⁰
+    personal model of client k: E epochs of local SGD from w, on all parameters or a group; the client does not send it
+    FedBABU: the rounds train the body only; the head stays at w⁰
 
 Fine-tuning: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage: Federated Evaluation of On-device Personalization. 2019,
 arXiv:1910.10252. FedBABU: Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification.
 ICLR 2022, arXiv:2106.06042.
 
-Deviations: none. Fine-tuning uses the learning rate of the last round and random streams of its own, and changes no
-state.
+Deviations: none. Fine-tuning uses the learning rate of the last round and its own random streams. It changes no state.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ Group = Literal["full", "head", "body"]
     tune={"finetune_epochs": "int(1, 20)"},
 )
 def fedbabu(*, finetune_epochs: int = 5, finetune_part: Group = "full") -> list[Part]:
-    """The layers below the last are trained under a last layer that never changes; clients fine-tune the result.
+    """The rounds train all layers except the last one, which stays random; each client then fine-tunes the model.
 
-    Helps: with label skew, when each client may fine-tune.
-    Hurts: without fine-tuning: the last layer is random.
+    Helps: with label skew, if each client may fine-tune.
+    Hurts: without fine-tuning, because the last layer is random.
 
     finetune_epochs: epochs of fine-tuning; 0: all clients use w.
-    finetune_part: full, head or body.
+    finetune_part: the layers that fine-tuning changes: full, head or body.
 
     >>> fedbabu()
     [FixedHead(finetune_epochs=5, finetune_part='full')]
@@ -54,7 +53,7 @@ def fedbabu(*, finetune_epochs: int = 5, finetune_part: Group = "full") -> list[
 @parts.register("finetune")
 @dataclass
 class FineTune(Part):
-    """Personal models by local SGD from the current model."""
+    """Personal models: each client trains the current model by local SGD."""
 
     finetune_epochs: int = 5
     finetune_part: Group = "full"
@@ -68,7 +67,7 @@ class FineTune(Part):
         self._fed = fed
 
     def personal(self, clients: Tensor) -> Mat:
-        """Some epochs from w, with the client's own rate, batch size and weight decay."""
+        """Train some epochs from w, with the client's own learning rate and batch size."""
         if not self.finetune_epochs:
             return self._fed.evaluated().expand(len(clients), -1)
         return adapted(self._fed, clients, self._asked)
@@ -81,19 +80,19 @@ class FineTune(Part):
 
 
 def has_personal_models(fed: Federation) -> bool:
-    """Whether a part gives clients models of their own in the rounds; fine-tuning for a score changes no round."""
+    """Whether a part gives clients personal models in the rounds. Fine-tuning for a score does not change rounds."""
     return any("personal" in part.roles and type(part) is not FineTune for part in fed.parts)
 
 
 @parts.register("fixed_head")
 @dataclass
 class FixedHead(FineTune):
-    """The same, and in the rounds the head neither moves nor is sent."""
+    """Fine-tuning; and in the rounds the head does not change and is not sent."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"personal", "step"})
 
     def send(self, work: Work) -> Work:
-        """Train the body."""
+        """Clients train the body only."""
         return replace(work, phases=(Phase(moves="body"),))
 
     def private(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""HeteroFL: each client trains the first units of each layer, so that smaller parts lie in larger ones.
+"""HeteroFL: each client trains the first units of each layer, so a larger sub-model contains all smaller ones.
 
     client k, a layer with n units:  I = { 0 … ⌊β_k n⌋ − 1 }, at least one unit
     client k:  trains the network of its units, from w on I_k
@@ -23,13 +23,13 @@ from .sub_models import MEAN, Mode, Normalize, Window
     formula=f"I = {{0 … ⌊βn⌋−1}};  {MEAN}",
 )
 def heterofl(*, beta: PerClient = 0.5, mode: Mode = "extract", normalize: Normalize = "coverage") -> list[Part]:
-    """Each client trains the first units of each layer, so that smaller parts lie in larger ones.
+    """Each client trains the first units of each layer, so a larger sub-model contains all smaller ones.
 
-    Helps: where clients differ in memory: the first units are trained by all of them.
-    Hurts: if no client is large: the last units are never trained.
+    Helps: if clients differ in memory, because all of them train the first units.
+    Hurts: if no client trains all units: the last units are then never trained.
 
-    beta: share of each layer's units that a client trains; may differ per client.
+    beta: β, the share of each layer's units that a client trains; may differ per client.
     mode: extract a smaller network, or mask the full one.
-    normalize: divide by the weight of the clients that hold a coordinate, or of all clients.
+    normalize: divide by the weight of the clients that trained a coordinate (coverage), or of all clients (all).
     """
     return [Window(beta, "static", mode, normalize)]

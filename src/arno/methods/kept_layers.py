@@ -1,10 +1,11 @@
-"""Layers that stay with the clients: the part of FedPer, LG-FedAvg, FedBN, FedRep and of training alone.
+"""Layers that stay with the clients: the part of FedPer, LG-FedAvg, FedBN, FedRep and `local` (training alone).
 
-    client k:  starts from w, with its own values of the kept coordinates; trains all; keeps its new values of them
-    server:    w ← w + η_s Σ p_k (w_k − w) on the other coordinates; the kept ones stay at w⁰ in w
-    personal model of client k: the current w, with the client's own values of the kept coordinates
+    client k:  starts from w with its own values of the kept coordinates; trains all coordinates; keeps its new values
+               of the kept coordinates
+    server:    w ← w + η_s Σ p_k (w_k − w) on the other coordinates; in w, the kept coordinates stay at w⁰
+    personal model of client k: the current w with the client's own values of the kept coordinates
 
-A method with another split between clients and server returns `Keep` with another group: see `fedper.py`.
+A method that keeps other layers returns `Keep` with another group: see `fedper.py`.
 
 Deviation: kept values begin at w⁰ for every client (FedPer's paper draws them at random).
 """
@@ -36,20 +37,20 @@ class Keep(Part):
         self.kept = fed.table(fed.w[self._mask])
 
     def private(self) -> Tensor:
-        """The group never leaves the client."""
+        """The coordinates of the group."""
         return self._mask
 
     def send(self, work: Work) -> Work:
-        """w with the client's own values."""
+        """Each client starts from w with its own values of the group."""
         return replace(work, start=self._own(work.start, work.clients))
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """The client keeps its new values."""
+        """Each client keeps its new values of the group."""
         self.kept[work.clients] = out.trained(work)[:, self._mask]
         return v
 
     def personal(self, clients: Tensor) -> Mat:
-        """The current w with the client's own values."""
+        """The current w with each client's own values of the group."""
         return self._own(self._fed.w.expand(len(clients), -1), clients)
 
     def _own(self, models: Mat, clients: Tensor) -> Mat:

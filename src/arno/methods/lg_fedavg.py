@@ -1,4 +1,4 @@
-"""LG-FedAvg: the body, which is all but the last linear layer, stays with the client.
+"""LG-FedAvg: the body (all layers except the last linear layer) stays with the client.
 
     client k:  starts from the head of w and its own body; trains both; keeps the body
     server:    w ← w + η_s Σ p_k (w_k − w) on the head
@@ -25,8 +25,8 @@ from .kept_layers import Keep
 def lg_fedavg() -> list[Part]:
     """The last linear layer is averaged; the other layers stay with the client.
 
-    Helps: with feature shift: each client learns its own features. It sends very little.
-    Hurts: where clients have few samples: nearly the whole model is trained alone.
+    Helps: if features differ between clients, because each client learns its own features. Clients send few bytes.
+    Hurts: if clients have few samples, because each client trains most of the model alone.
 
     >>> lg_fedavg()
     [Keep(group='body')]

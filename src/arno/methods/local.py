@@ -20,8 +20,8 @@ from .kept_layers import Keep
 def local() -> list[Part]:
     """Every client trains alone; nothing is sent.
 
-    Helps: as the baseline without a federation, and where clients have enough data or very different tasks.
-    Hurts: where clients have few samples.
+    Helps: as the baseline without a federation, and if clients have enough data or very different tasks.
+    Hurts: if clients have few samples.
 
     >>> local()
     [Keep(group='full')]

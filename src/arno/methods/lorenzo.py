@@ -1,6 +1,7 @@
-"""Lorenzo: clients train one after the other, the best first, each from a score-weighted mean of the newest models.
+"""Lorenzo: clients train one after another, the best client first; each starts from a weighted mean of newest models.
 
-    F1 = weighted F1 on the balanced validation set;  Aggregate(W, s) = Σ s_i W_i / Σ s_i, the plain mean if all s_i = 0
+    F1 = weighted F1 on the balanced validation set
+    Aggregate(W, s) = Σ s_i W_i / Σ s_i, or the unweighted mean if all s_i = 0
     round 0, in parallel:  H[k] ← train(W_g, k, E_boot);  S[k] ← F1(H[k]);  W_g ← Aggregate(H, S)
     round t = 1 … T:
         for k by S[k], the largest first:
@@ -9,15 +10,16 @@
         W_g ← Aggregate(C, S);  H ← C
         f ← F1(W_g);  f > best + δ: W_best ← W_g, patience ← 0;  else patience += 1;  stop at patience = P
 
-The mean is Gauss–Seidel's for the clients before k (their new models count at once) and Jacobi's for the rest. It is
-kept as a running sum, so a round costs O(K·d) and not O(K²·d); every model is scored once, K + 1 a round.
+As in the Gauss–Seidel method, the new models of the clients before k count at once; as in the Jacobi method, the other
+clients count with their old models. The mean is kept as a running sum, so a round costs O(K·d) and not O(K²·d). Every
+model is scored once: K + 1 models in each round.
 
 Source: "Lorenzo (Quasi-Sequential Federated Learning with Jacobi-Seidel Aggregation)", pseudo-code in two forms,
 without and with early stopping, not published (see docs/sources.md). A method of this project.
 
-Deviations: none from the pseudo-code. What it leaves open: −loss orders clients and models, but a weight must not be
-negative, so as a weight it is 1 / (1 + loss). A client that diverged (`on_divergence=drop`) keeps its start as C[k].
-BatchNorm buffers of W_g are the mean by samples, as in every method here.
+Deviations: none from the pseudo-code. The pseudo-code leaves three points open. With the score −loss, the weight is
+1 / (1 + loss), because a weight must not be negative. For a client that diverged (`on_divergence=drop`), C[k] is the
+model from which it started. BatchNorm buffers of W_g are the mean weighted by samples, as in every method here.
 """
 
 from __future__ import annotations
@@ -70,19 +72,19 @@ def lorenzo(
     with_global: bool = True,
     min_batches: float = 2.0,
 ) -> list[Part]:
-    """Clients train one after the other, the best first, each from a score-weighted mean of the newest models.
+    """Clients train one after another, the best client first; each starts from a weighted mean of the newest models.
 
-    Helps: with few clients with much data, where one good model counts more than parallel work.
+    Helps: with few clients that have much data, if one good model is more important than parallel work.
     Hurts: in time: clients wait for each other, and every model is scored in every round.
 
     bootstrap_epochs: E_boot, epochs of round 0 (local.epochs is E_local).
-    patience: P, rounds without a better global model until the run stops; null: never.
-    delta: δ, by how much a score must exceed the best one to count as better.
-    order: which client trains first: by score (best first), random, reverse (worst first), fixed (by id).
-    metric: the task's metric by which models are scored on the balanced validation set; null: the task's first one
-        (F1 for classes). A metric of which less is better, such as loss, weighs a model by 1 / (1 + value).
-    with_global: whether the global model is part of the clients' starts.
-    min_batches: clients with fewer samples than this many batches are left out.
+    patience: P, the number of rounds without a better global model after which the run stops; null: it never stops.
+    delta: δ; a score is better if it exceeds the best score by more than δ.
+    order: the order of training: score (best client first), random, reverse (worst client first), fixed (by id).
+    metric: the task's metric with which models are scored on the balanced validation set; null: the task's first metric
+        (F1 for classes). If less is better, as for a loss, the weight of a model is 1 / (1 + value).
+    with_global: whether the global model is part of the mean from which clients start.
+    min_batches: clients with fewer samples than this number of batches are left out.
 
     >>> lorenzo(patience=3)[0].patience
     3
@@ -107,14 +109,14 @@ class Lorenzo(Part):
     sequential: ClassVar[bool] = True
 
     def start(self, fed: Federation) -> None:
-        """FilterClients; no client has trained yet."""
+        """Choose the clients with enough samples, check the other settings, and create the state."""
         self._score = Score(self.metric, self._checked(fed))
         all_clients = torch.arange(fed.n)
         least = self.min_batches * fed.per_client(fed.local.batch_size, "local.batch_size")[all_clients]
         self._fed, self._clients = fed, all_clients[fed.clients.sizes.cpu() >= least]
         stops = "" if self.patience is None else ", and stops early"
         chosen = "keeps the best one" + stops
-        fed.advice.append(f"Lorenzo scores models by {self._score.label} on validation samples, balanced; it {chosen}")
+        fed.advice.append(f"Lorenzo scores models by {self._score.label} on balanced validation samples; it {chosen}")
         if not len(self._clients):
             raise ArnoError(
                 f"no client has {self.min_batches:g} batches (the largest has {int(fed.clients.sizes.max())} samples)",
@@ -132,17 +134,17 @@ class Lorenzo(Part):
         if len(ids) != self._fed.n:
             raise ArnoError(
                 f"{len(ids)} of {self._fed.n} clients were selected",
-                "Lorenzo's pass goes over all of them",
+                "Lorenzo trains all clients in every round",
                 "set participation=1 and select=uniform",
             )
         return self._clients
 
     def begin(self, t: int) -> None:
-        """No model of this round is scored yet."""
+        """Begin the count of scored models at zero."""
         self._evaluations = 0
 
     def send(self, work: Work) -> Work:
-        """E_boot epochs in round 0."""
+        """Clients train E_boot epochs in round 0."""
         if work.round >= 0:
             return work
         epochs = torch.full_like(work.epochs, self.bootstrap_epochs)
@@ -150,7 +152,7 @@ class Lorenzo(Part):
         return replace(work, epochs=epochs, steps=steps.to(work.steps))
 
     def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Round 0 in parallel, every other round one client after the other."""
+        """Train in parallel in round 0, and one client after another in every other round."""
         return self.bootstrap(engine, works) if self._fed.t < 0 else self.sequential_pass(engine, works)
 
     def bootstrap(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
@@ -165,7 +167,7 @@ class Lorenzo(Part):
             yield work, noted(out, score, rank=0, score_before=torch.nan, start_weights=alone)
 
     def sequential_pass(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Conservative Jacobi–Seidel: H becomes C row by row, and every start is the mean of the newest models."""
+        """Train one client after another: C replaces H row by row, and every start is the mean of the newest models."""
         w, everyone = self._fed.w, [(work, j) for work in works for j in range(len(work))]
         newest = Mean([*self.H, w], [*self.weights(), self._score.weight(self.s_g) if self.with_global else None])
         for rank, i in enumerate(self.ranking(), 1):
@@ -186,7 +188,7 @@ class Lorenzo(Part):
             s = self.scores(C)
             newest.exchange(i, self.H[i], C[0], self._score.weight(float(s)))
             self.H[i], self.S[i] = C[0], s[0]
-            out.delta[:, self._fed.layout.d :] = (C - w)[:, self._fed.layout.d :]  # buffers: towards the global model
+            out.delta[:, self._fed.layout.d :] = (C - w)[:, self._fed.layout.d :]  # buffers: relative to W_g
             yield work, noted(out, s, rank=rank, score_before=before, start_weights=shares)
 
     def finish(self, t: int, v: Vec) -> Vec:
@@ -194,7 +196,7 @@ class Lorenzo(Part):
         return Mean([*self.H], self.weights()).value() - self._fed.w
 
     def score(self, w: Vec, t: int) -> None:
-        """f ← F1(W_g): a new best, or one round less of patience."""
+        """f ← F1(W_g). Store a new best model, or count a round without a better one."""
         self.s_g = float(self.scores(w[None]))
         if self.s_g > self.best_score + self.delta:
             self.best, self.best_score, self.best_round = w.clone(), self.s_g, t + 1
@@ -203,14 +205,14 @@ class Lorenzo(Part):
             self.waited += 1
 
     def record(self) -> dict[str, float]:
-        """The score of W_g, the best score, and how many rounds have passed since."""
+        """The score of W_g, the best score, the rounds since the best score, and the number of scored models."""
         name = self._score.name
         scores = {f"balanced_{name}": self.s_g, f"best_{name}": self.best_score}
         values = {key: self._score.value(score) for key, score in scores.items()}
         return values | {"patience": self.waited, "evaluations": self._evaluations}
 
     def stop(self) -> str:
-        """Early stopping."""
+        """Stop after `patience` rounds without a better global model."""
         return "Early stopping triggered." if self.patience is not None and self.waited >= self.patience else ""
 
     def best_model(self) -> tuple[Vec, int]:
@@ -218,18 +220,18 @@ class Lorenzo(Part):
         return self.best, self.best_round
 
     def final(self, w: Vec) -> dict[str, float]:
-        """W_best, the last W_g and every H[k] on the test data."""
+        """The scores of W_best, of the last W_g and of every H[k] on the test data."""
         names = ["Best Model", "Global Model", *(f"Client {k}" for k in self._clients.tolist())]
         values = [self._score.value(score) for score in self._evaluate([self.best, w, *self.H], "test")]
         return dict(zip(names, values, strict=True))
 
     def scores(self, models: Mat) -> Tensor:
-        """Evaluate: one score per model on the balanced validation set, counted."""
+        """The score of each model on the balanced validation set; the models are counted."""
         self._evaluations += len(models)
         return torch.tensor(self._evaluate(models, "balanced"), dtype=torch.float64)
 
     def ranking(self) -> list[int]:
-        """Rows of H in the order of training; clients that score the same (to rounding) go by id."""
+        """The rows of H in the order of training; clients with the same score (up to rounding) are ordered by id."""
         S = [round(score, 12) for score in self.S.tolist()]
         if self.order == "random":
             draw = torch.randperm(len(S), generator=stream(self._fed.seed, "lorenzo/order", self._fed.t))
@@ -238,44 +240,46 @@ class Lorenzo(Part):
         return sorted(range(len(S)), key=lambda i: sign * S[i])
 
     def weights(self) -> list[float]:
-        """The weights of H."""
+        """The weight of each row of H in a mean."""
         return [self._score.weight(score) for score in self.S.tolist()]
 
     def _evaluate(self, models: Iterable[Vec], split: str) -> list[float]:
         return [self._score.of(scores) for scores in self._fed.engine.score(models, split)]
 
     def _checked(self, fed: Federation) -> Supervised:
-        """The problem, if Lorenzo can work on it."""
+        """The problem; an error if Lorenzo cannot work with it or with the settings."""
         if not isinstance(fed.problem, Supervised) or "val" not in fed.problem.splits:
             raise ArnoError("no validation data", "Lorenzo scores models on them", "set data.val above 0, e.g. 0.1")
         if has_personal_models(fed):
-            rule = "one model passes through all clients in turn"
+            rule = "Lorenzo trains one global model"
             raise ArnoError("Lorenzo with personal models", rule, "leave one of them out")
         if any("rate" in part.roles for part in fed.parts):
             raise ArnoError(
                 "Lorenzo with a server learning-rate schedule",
-                "its new global model is a mean, not a step",
+                "its new global model is a mean, not a step of the server",
                 "leave the schedule out",
             )
         if fed.server_lr != 1:
             raise ArnoError(
-                f"server_lr = {fed.server_lr:g}", "Lorenzo's new global model is a mean, not a step", "set server_lr=1"
+                f"server_lr = {fed.server_lr:g}", "Lorenzo's global model is a mean, not a step", "set server_lr=1"
             )
         if self.bootstrap_epochs < 1 or (self.patience is not None and self.patience < 1) or self.delta < 0:
             given = f"bootstrap_epochs = {self.bootstrap_epochs}, patience = {self.patience}, delta = {self.delta:g}"
             raise ArnoError(
-                f"method.{given}", "the first two must be at least 1, delta not negative", "patience=null never stops"
+                f"method.{given}",
+                "bootstrap_epochs and patience must be at least 1, and delta at least 0",
+                "with patience=null the run does not stop early",
             )
         return fed.problem
 
 
 class Score:
-    """The score of a model, of which more is better, and what it weighs in a mean.
+    """The score of a model, which is better if it is larger, and the weight of a model in a mean.
 
     metric: a metric of the task; `neg_loss` is −loss, an older name of the score that `loss` gives.
 
-    A metric of which more is better and that cannot be negative is its own score and weight. Any other one is turned
-    into a distance from its best value: the score is minus that distance, the weight 1 / (1 + distance).
+    If more is better and the metric cannot be negative, the score and the weight are the value of the metric. For any
+    other metric, let d be the distance of its value from its best value: the score is −d, the weight 1 / (1 + d).
     """
 
     def __init__(self, metric: str | None, problem: Supervised) -> None:
@@ -288,12 +292,13 @@ class Score:
         self.plain = self.metric.better == "more" and self.metric.low >= 0
         self.ideal = 0.0 if self.plain else self.metric.high if self.metric.better == "more" else self.metric.low
         if not abs(self.ideal) < inf:
-            raise ArnoError(f"method.metric = {self.name}", "it has no best value to measure from", "choose another")
+            rule = "this metric has no best value, so it gives no weight"
+            raise ArnoError(f"method.metric = {self.name}", rule, "choose another metric")
         self.signed = self.plain or self.name == "neg_loss"
         self.label = f"−{self.metric.label}" if self.name == "neg_loss" else self.metric.label
 
     def of(self, scores: dict[str, float]) -> float:
-        """The score among the scores of a model."""
+        """The score of a model, from the values of all metrics."""
         value = scores[self.metric.name]
         return value if self.plain else -abs(value - self.ideal)
 
@@ -304,7 +309,7 @@ class Score:
         return self.ideal - score if self.metric.better == "less" else self.ideal + score
 
     def weight(self, score: float) -> float:
-        """What a score counts in a mean."""
+        """The weight in a mean of a model with this score."""
         return score if self.plain else 1 / (1 - score)
 
 
@@ -341,7 +346,7 @@ def _(part: Lorenzo) -> list[str]:
 def _(part: Lorenzo, run: Records) -> list[Panel]:
     score = part._score
     where = "validation data (balanced if there are classes)"
-    text = f"{score.label} of the global model on {where}, by which the best model is kept."
+    text = f"{score.label} of the global model on {where}; it decides which model is the best."
     names = {f"balanced_{score.name}": "global model", f"best_{score.name}": "best so far"}
     about = Metric(score.name, score.label)
     if score.name == score.metric.name:
@@ -351,12 +356,12 @@ def _(part: Lorenzo, run: Records) -> list[Panel]:
     return [*rank_chart(run.clients, score.label if score.plain else distance), curve]
 
 
-#: More clients or rounds than this: a picture shows every second, third … one.
+#: The largest number of clients or rounds in a picture; of more, it shows every second, third, …
 MOST = 100
 
 
 def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
-    """Clients down, rounds across, the score as colour, the rank in the pass as number; none without records."""
+    """A picture: rows are clients, columns are rounds, colours scores, numbers ranks; empty without records."""
     if "rank" not in records:
         return []
     scores = records.pivot_table(index="client", columns="round", values="score")
@@ -367,8 +372,8 @@ def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
     return [
         HeatMap(
             "Ranks",
-            f"The number is the rank of a client in the pass (1 trains first), the colour its score after training, "
-            f"{name}. In round 0, the bootstrap, all clients train at once.",
+            f"The number is the rank of a client (rank 1 trains first), the colour its score after training, "
+            f"{name}. In round 0 (bootstrap), all clients train at the same time.",
             scores.to_numpy().tolist(),
             [str(names.get(client, client))[:24] for client in scores.index],
             [str(t) for t in scores.columns],
@@ -381,9 +386,10 @@ def rank_chart(records: pd.DataFrame, name: str) -> list[Panel]:
 
 
 class Mean:
-    """Aggregate: Σ s_i W_i / Σ s_i as a running sum; exchanging one model costs O(d). All s_i zero: the plain mean.
+    """Aggregate: Σ s_i W_i / Σ s_i as a running sum, so that replacing one model costs O(d).
 
-    A weight of None leaves a model out of both. What is zero is decided on the weights, never on sums of them.
+    If all s_i are zero, it is the unweighted mean. A model whose weight is None is in neither mean. Whether all weights
+    are zero is decided by the weights, not by their sum.
 
     >>> mean = Mean([torch.tensor([1.0]), torch.tensor([4.0])], [1.0, 2.0])
     >>> mean.value()
@@ -403,13 +409,13 @@ class Mean:
                 self.plain.add_(model)
 
     def exchange(self, i: int, old: Vec, new: Vec, weight: float) -> None:
-        """num += s' new − s old."""
+        """Replace model i: its weighted sum changes by s' · new − s · old."""
         self.weighted.add_(new, alpha=weight).add_(old, alpha=-(self.s[i] or 0.0))
         self.plain.add_(new).sub_(old)
         self.s[i] = weight
 
     def shares(self) -> Tensor:
-        """Each model's part of the mean."""
+        """The share of each model in the mean."""
         s = torch.tensor([x or 0.0 for x in self.s], dtype=torch.float64)
         s = s if s.any() else torch.tensor([float(x is not None) for x in self.s], dtype=torch.float64)
         return s / s.sum()
@@ -422,18 +428,18 @@ class Mean:
 
 
 def rows(out: object) -> Result:
-    """The result as rows; engines that add up are refused before the first round."""
+    """The result as rows; an engine that returns sums is refused before the first round."""
     assert isinstance(out, Result)
     return out
 
 
 def models(work: Work, out: Result) -> Mat:
-    """The trained models, start + Δ; where Δ is not finite, the start (the round refuses or drops that client)."""
+    """The trained models, start + Δ. If Δ is not finite: the start (the round stops, or drops this client)."""
     fine = torch.isfinite(out.delta.sum(1, keepdim=True))
     return work.start + torch.where(fine, out.delta, 0)
 
 
 def noted(out: Result, score: Tensor, **columns: float | Tensor) -> Result:
-    """The result with further columns for the clients' records; a value that all rows share is given once."""
+    """The result with further columns for the records of clients. A single number is used for all rows."""
     rows = {name: torch.as_tensor(x).expand(len(score), *torch.as_tensor(x).shape) for name, x in columns.items()}
     return replace(out, notes={**out.notes, "score": score, **rows})

@@ -41,10 +41,11 @@ PAPER = "Karimireddy et al., NeurIPS 2021, arXiv:2008.03606"
     tune={"beta": "linear(0.5, 0.99)"},
 )
 def mime(*, beta: float = 0.9) -> list[Part]:
-    """Clients step along the server's momentum and variance-reduced gradients.
+    """Clients take steps along the server's momentum and variance-reduced gradients.
 
-    Helps: across very many clients that seldom take part twice: clients keep no state.
-    Hurts: in bytes and time: three vectors down, two up, two exchanges per round and two gradients per step.
+    Helps: with very many clients that rarely take part twice, because clients keep no state.
+    Hurts: in bytes and time: each client receives three vectors and sends two, in two exchanges per round; each step
+        needs two gradients.
 
     beta: β, the momentum.
 
@@ -62,10 +63,10 @@ def mime(*, beta: float = 0.9) -> list[Part]:
     tune={"beta": "linear(0.5, 0.99)"},
 )
 def mimelite(*, beta: float = 0.9) -> list[Part]:
-    """Clients step along the server's momentum, without variance reduction.
+    """Clients take steps along the server's momentum, without variance reduction.
 
-    Helps: as Mime, with one gradient per step.
-    Hurts: with skewed data and long local training: the drift of the clients stays.
+    Helps: in the same cases as Mime, with one gradient per step.
+    Hurts: with skewed data and long local training, because it does not reduce the drift of the clients.
 
     beta: β, the momentum; 0 is FedAvg.
 
@@ -78,12 +79,12 @@ def mimelite(*, beta: float = 0.9) -> list[Part]:
 @parts.register("mimelite")
 @dataclass
 class MimeLite(Part):
-    """M, and the full gradients that it is made of."""
+    """M, and the full gradients from which it is computed."""
 
     beta: float = 0.9
     roles: ClassVar[frozenset[str]] = frozenset({"control", "order"})
     vectors: ClassVar[tuple[int, int]] = (1, 1)  # M; ∇f_k
-    drops: ClassVar[bool] = False  # a client may fail in one of the two exchanges of a round and not in the other
+    drops: ClassVar[bool] = False  # a client can fail in only one of the two exchanges of a round
 
     def start(self, fed: Federation) -> None:
         """M = 0."""
@@ -96,15 +97,15 @@ class MimeLite(Part):
                 rule = "both keep a momentum on the server"
                 raise ArnoError(f"{name} with {type(other).__name__}", rule, "leave one of them out")
         if self.variance_reduced:
-            refuse_roles(fed, self, name, {"step": "the gradient at the server's model has no such step"})
+            refuse_roles(fed, self, name, {"step": "both change the step of local training"})
         refuse_private(fed, self, name, "the server has no momentum for layers that stay with the clients")
         self.m = torch.zeros_like(fed.w)
 
-    #: Whether clients subtract the gradient at the server's model and add the mean one.
+    #: Whether clients subtract the gradient at the server's model and add the mean gradient.
     variance_reduced: ClassVar[bool] = False
 
     def train(self, engine: Engine, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """First the full gradients at the server's model, then local steps along (1−β) g + β M."""
+        """Clients first compute full gradients at the server's model, then take steps along (1−β) g + β M."""
         asked = list(works)
         self._gradient = torch.zeros_like(self.m)
         for work, out in engine.train(replace(work, rule=Rule("gradient"), probe=None, drift=None) for work in asked):
@@ -128,7 +129,7 @@ class MimeLite(Part):
 @parts.register("mime")
 @dataclass
 class Mime(MimeLite):
-    """The same with variance-reduced gradients."""
+    """MimeLite with variance-reduced gradients."""
 
     vectors: ClassVar[tuple[int, int]] = (2, 1)  # M and ḡ; ∇f_k
     variance_reduced: ClassVar[bool] = True

@@ -1,13 +1,13 @@
 """MOON: a term keeps a client's representation near that of the global model and away from that of its last model.
 
-    z, z_glob, z_prev: embeddings of a batch under w_k, under the model received, and under client k's last model
+    z, z_glob, z_prev: embeddings of a batch under w_k, under the received model, and under client k's last model
     a = cos(z, z_glob)/τ,  b = cos(z, z_prev)/τ
     ℓ ← cross-entropy + μ · mean over the batch of −log( e^a / (e^a + e^b) )
 
 Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021, arXiv:2103.16257.
 
 Deviations: the embedding is the input of the last linear layer (no projection head is added to the network). A client
-that takes part for the first time has no last model; the one it receives stands in for it.
+that takes part for the first time has no last model; the received model is used instead.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def moon(*, mu: float = 1.0, temperature: float = 0.5) -> list[Part]:
     """A term keeps a client's representation near that of the global model and away from that of its last model.
 
     Helps: on images with label skew and networks with a good representation.
-    Hurts: on small networks, and in time: three forward passes per step.
+    Hurts: on small networks, and in time: each step needs three forward passes.
 
-    mu: weight of the contrastive term; 0 is FedAvg.
+    mu: μ, the weight of the contrastive term; 0 is FedAvg.
     temperature: τ.
 
     >>> moon()
@@ -53,7 +53,7 @@ def moon(*, mu: float = 1.0, temperature: float = 0.5) -> list[Part]:
 @parts.register("moon")
 @dataclass
 class Moon(Part):
-    """Every client's last model, and the term that contrasts it with the global one."""
+    """Every client's last model, and the term that contrasts it with the global model."""
 
     mu: float = 1.0
     temperature: float = 0.5
@@ -64,17 +64,18 @@ class Moon(Part):
         if not (self.mu >= 0 and self.temperature > 0):
             raise ArnoError(
                 f"method.mu = {self.mu:g}, method.temperature = {self.temperature:g}",
-                "mu must not be negative, τ be positive",
+                "mu must not be negative, and the temperature must be positive",
+                "try method.mu=1 method.temperature=0.5",
             )
         if not isinstance(fed.problem, Supervised) or not isinstance(fed.problem.module, Network):
             raise ArnoError(
-                "MOON on this model", "it needs the embedding of a network of Arno's kind", "subclass Network"
+                "MOON on this model", "it needs the embedding of a Network", "derive the model from arno's Network"
             )
         self.previous = fed.table()
         self.seen = torch.zeros(fed.n, dtype=torch.bool)
 
     def send(self, work: Work) -> Work:
-        """The term, with every client's last model."""
+        """Add the term to the loss, and send each client its last model."""
         seen = self.seen[work.clients].to(work.start.device)[:, None]
         last = torch.where(seen, self.previous[work.clients], work.start)
         term = Contrast(self.mu, self.temperature)

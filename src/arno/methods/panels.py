@@ -1,14 +1,14 @@
-"""The functions with which the file of a method registers what its part displays.
+"""The functions with which the file of a method registers what a run shows about its part.
 
-A part displays panels (pictures as data) and messages (lines of text). They stand beside the part, in the file of its
-method:
+A run can show panels (pictures as data) and messages (lines of text) about a part. The functions that make them are
+outside the part, in the file of the method:
 
     @panels.register
     def _(part: MyPart, run: Records) -> list[Panel]:
         return [Chart("Drift", "How far clients move.", curves_of(run.rows, {"drift": "mean"}))]
 
-A run computes its panels when it ends and writes them into its folder. A reader of the folder does not call these
-functions: it needs no code of the method.
+A run computes its panels when it ends, and writes them into its folder. A reader of this folder does not call these
+functions, so it does not need the code of the method.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Records(Protocol):
 
     @property
     def history(self) -> pd.DataFrame:
-        """The same as a table, one row per round."""
+        """The records of the rounds as a table, one row per round."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Records(Protocol):
 
 @singledispatch
 def panels(part: Part, run: Records) -> list[Panel]:
-    """The panels that a part shows of a finished run."""
+    """The panels about a part of a finished run."""
     return []
 
 

@@ -2,13 +2,13 @@
 
     w̃ ← w_k − α ∇f(w_k; b);   s ← ∇f(w̃; b')
     w_k ← w_k − η (s − α h);   h = 0 (fo), a difference of gradients on b'' (hf), or ∇²f(w_k; b'') s (exact)
-    server: as FedAvg;   personal model: adapt_steps times u ← u − α ∇f_k(u), from w
+    server: as FedAvg;   personal model: u = w, then adapt_steps times u ← u − α ∇f_k(u)
 
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach. NeurIPS 2020, arXiv:2002.07948. The paper's meta rate β is local.lr.
 
-Deviations: b, b', b'' are consecutive batches of an epoch, in turn, so that every batch is used once in each place. The
-personal step uses the gradient over all samples of the client.
+Deviations: b, b', b'' are three consecutive batches of an epoch, so that each batch is once b, once b' and once b''.
+The personal step uses the gradient over all samples of the client.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def per_fedavg(
 ) -> list[Part]:
     """The global model is trained so that one gradient step adapts it to a client.
 
-    Helps: where new clients must adapt with very little work.
-    Hurts: in time: two to four gradients per step; with a small α it is nearly FedAvg.
+    Helps: if new clients must adapt the model with very little work.
+    Hurts: in time: each step needs two to four gradients. With a small α it is nearly FedAvg.
 
-    alpha: α, the rate of the adaptation.
-    variant: hf (Hessian product by a difference of gradients), fo (without it), exact.
-    delta: δ of the difference, for variant=hf.
-    adapt_steps: gradient steps, each over all samples of the client, from w to its personal model.
+    alpha: α, the learning rate of the adaptation.
+    variant: the Hessian product: hf (by a difference of gradients), fo (left out), exact.
+    delta: δ, the distance of the two gradients in variant=hf.
+    adapt_steps: gradient steps from w to the personal model, each over all samples of the client.
 
     >>> per_fedavg(variant="fo")
     [MetaStep(alpha=0.01, variant='fo', delta=0.001, adapt_steps=1)]
@@ -75,16 +75,16 @@ class MetaStep(Part):
             given = f"alpha = {self.alpha:g}, delta = {self.delta:g}, adapt_steps = {self.adapt_steps}"
             raise ArnoError(f"method.{given}", "none may be negative, and delta must be positive", "try alpha=0.01")
         if self.variant == "exact":
-            why = "its exact Hessian product is that of the task's loss alone; method.variant=hf takes any loss"
+            why = "method.variant=exact computes the Hessian of the task's loss only; method.variant=hf allows any loss"
             refuse_roles(fed, self, "Per-FedAvg", {"loss": why, "criterion": why})
         self._fed = fed
 
     def send(self, work: Work) -> Work:
-        """The rule."""
+        """Set the rule of local training."""
         numbers = {"alpha": self.alpha, "delta": self.delta, "curvature": CURVATURE[self.variant]}
         return replace(work, rule=Rule("meta", numbers))
 
     def personal(self, clients: Tensor) -> Mat:
-        """Some gradient steps from w."""
+        """Each client takes adapt_steps gradient steps from w."""
         rule = Rule("adapt", {"alpha": self.alpha, "steps": float(self.adapt_steps)})
         return adapted(self._fed, clients, lambda work: replace(work, rule=rule))

@@ -3,12 +3,13 @@
     w_k ← w;  θ_k ← w;   on each batch b:
         K times:  θ_k ← θ_k − inner_lr (∇f(θ_k; b) + λ (θ_k − w_k))
         w_k ← w_k − η λ (w_k − θ_k)
-    server:  w ← w + β η_s Σ p_k (w_k − w);   personal model: θ_k of the client's last round, w if it has none
+    server:  w ← w + β η_s Σ p_k (w_k − w)
+    personal model: θ_k of the client's last round, or w for a client that has not trained yet
 
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020, arXiv:2006.08848.
 
-Deviations: K gradient steps on the same batch stand for the paper's minimisation; θ_k is not reset between batches, as
-in the authors' program; weight decay acts on θ_k. Only selected clients compute.
+Deviations: K gradient steps on the same batch replace the paper's minimisation; θ_k is not reset between batches, as
+in the authors' program; weight decay is added to the gradient of θ_k. Only selected clients compute.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from .checks import plain_steps
     },
 )
 def pfedme(*, lam: float = 15.0, inner_steps: int = 5, inner_lr: float = 0.05, beta: float = 1.0) -> list[Part]:
-    """Each client's personal model is the best one near its copy of the global model.
+    """Each client's personal model minimises the client's loss plus its distance to the client's copy of the model.
 
-    Helps: where personal models should stay near the global one.
-    Hurts: in time: inner_steps gradients per step. It has four numbers to tune, and diverges if local.lr · lam is
-        large.
+    Helps: if personal models should stay near the global model.
+    Hurts: in time: each step needs inner_steps gradients. It has four settings to tune, and it diverges if
+        local.lr · lam is large.
 
-    lam: λ, the pull to w_k.
+    lam: λ, the weight of the distance to w_k.
     inner_steps: K, the steps of the personal model on each batch.
-    inner_lr: the rate of these steps; below 2/λ.
-    beta: β, the share of the server's step.
+    inner_lr: the learning rate of these steps; it must be below 2/λ.
+    beta: β, a factor of the server's step.
 
     >>> pfedme(inner_steps=3)
     [Envelope(lam=15.0, inner_steps=3, inner_lr=0.05, beta=1.0)]
@@ -81,7 +82,7 @@ class Envelope(Part):
         self.theta, self.seen = fed.table(), torch.zeros(fed.n, dtype=torch.bool)
 
     def send(self, work: Work) -> Work:
-        """The rule."""
+        """Set the rule of local training."""
         numbers = {"lam": self.lam, "inner_steps": float(self.inner_steps), "inner_lr": self.inner_lr}
         return replace(work, rule=Rule("pfedme", numbers))
 
@@ -92,10 +93,10 @@ class Envelope(Part):
         return v
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """β of the step."""
+        """Multiply the step by β."""
         return self.beta * v
 
     def personal(self, clients: Tensor) -> Mat:
-        """θ_k, or w."""
+        """θ_k, or w for a client that has not trained yet."""
         seen = self.seen[clients].to(self._fed.w.device)[:, None]
         return torch.where(seen, self.theta[clients], self._fed.w)

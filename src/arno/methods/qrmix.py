@@ -1,23 +1,24 @@
-"""QR-Mix (`ServerQRFC`): the last linear layer is averaged with the curvature of the clients' losses.
+"""QR-Mix (`ServerQRFC`): the server averages the last linear layer with the curvature of the clients' losses.
 
-    client i, after training: f (n × D) the last linear layer's inputs, P (n × C) the softmax of its outputs; H_i, the
-    Hessian of the mean cross-entropy in its q = C + C·D parameters (bias, then weight row by row), is never formed:
+    client i, after training: f (n × D) are the inputs of the last linear layer, P (n × C) the softmax of its outputs.
+    H_i is the Hessian of the mean cross-entropy in the q = C + C·D parameters of this layer (bias, then weight row by
+    row). H_i is never stored; only products with it are computed:
         H V = (1/n) (Uᵀ1, Uᵀf),   U = P∘Z − P·(P∘Z)1,   Z = f V_wᵀ + V_b            (all columns of V at once)
         V ← qr(random q × (k+s));  power_iters times V ← qr(H V);  Rayleigh–Ritz on VᵀHV; top k: (λ_i, V_i)
-    server, on that layer, C participants:
+    server, on the last layer, with C participants:
         [Q, R] ← qr([V_1 … V_C]);  K ← R diag(λ/C) Rᵀ;  b ← (1/C) Σ V_i λ_i V_iᵀ Δ_i;  Δ̄ ← (1/C) Σ Δ_i
         rule=seed:  θ ← θ + γ [τ Q z + (b − QQᵀb)],  z = (K + τI)⁻¹ Qᵀb
         rule=lsq:   θ ← θ + γ d,  d = argmin (1/C) Σ ½ (d − Δ_i)ᵀ H_i (d − Δ_i) + τ/2 ‖d − Δ̄‖²
                                     = Δ̄ + Q (K + τI)⁻¹ Qᵀ(b − H̄Δ̄)
     the rest of the model: the mean of the deltas (`backbone=average`), or unchanged (`freeze`)
 
-QR-Mix has no paper of its own yet; it extends FedRCL (Seo et al., CVPR 2024, arXiv:2401.04928).
+There is no paper about QR-Mix yet; it extends FedRCL (Seo et al., CVPR 2024, arXiv:2401.04928).
 
-Deviations and what the rules leave open: b lies in the span of Q, so `rule=seed` equals γ τ (H̄ + τI)⁻¹ b, which
-shrinks to nothing with τ and scales with the curvature; `rule=lsq` is the least-squares problem that it is drawn from.
-Pairs whose eigenvalue is negative or not finite are dropped; without any pair, and in rounds that compute none
-(`every_round`), the step is γ Δ̄. The server's learning rate multiplies all of it. Running statistics of BatchNorm are
-averaged even when the backbone is frozen.
+Deviations, and points that the rules leave open: b is in the span of Q, so `rule=seed` equals γ τ (H̄ + τI)⁻¹ b. This
+step goes to zero with τ, and it is proportional to the curvature. `rule=lsq` is the least-squares problem from which
+`rule=seed` was derived. Pairs whose eigenvalue is negative or not finite are dropped. If there is no pair, and in
+rounds that compute none (`every_round`), the step is γ Δ̄. The server's learning rate multiplies the whole step.
+Running statistics of BatchNorm are averaged even if the backbone is frozen.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ def qrmix(
     """The server averages the last layer with the curvature of each client's loss.
 
     Helps: in a second stage, from a trained model, on networks with a wide last layer.
-    Hurts: from scratch, and with a small τ under rule=seed: the step shrinks to nothing.
+    Hurts: from a random model, and with a small τ under rule=seed, because the step becomes nearly zero.
 
-    rank_k, oversampling, power_iters: eigenpairs per client, further columns while they are computed, iterations.
-    rule: seed (as its authors wrote it), lsq (the regularised least squares behind it) or mean (γ Δ̄, to compare with).
+    rank_k, oversampling, power_iters: eigenpairs per client; further columns while they are computed; iterations.
+    rule: seed (as its authors wrote it), lsq (the regularised least squares) or mean (γ Δ̄, for comparison).
     beta: τ, the regularisation.
-    gamma: γ, the step.
+    gamma: γ, a factor of the step.
     backbone: average or freeze the rest of the model.
-    at: eigenpairs at the trained model (local) or the received one (global).
-    every_client, every_round: only clients and rounds whose number this divides compute eigenpairs.
-    adaptive: keep as many pairs as hold this share of the eigenvalues' sum (say 0.95) instead of rank_k.
-    block: samples per block of a Hessian product; halved when memory runs out.
+    at: compute eigenpairs at the trained model (local) or at the received model (global).
+    every_client, every_round: only clients and rounds whose number is a multiple of this compute eigenpairs.
+    adaptive: instead of rank_k, keep as many pairs as make up this share of the eigenvalues' sum (e.g. 0.95).
+    block: samples per block of a Hessian product; it is halved if there is not enough memory.
 
     >>> qrmix(rule="lsq")[0].rule
     'lsq'
@@ -104,7 +105,7 @@ def qrmix(
 @parts.register("qrmix")
 @dataclass
 class QRMix(Part):
-    """Asks clients for eigenpairs and replaces the last layer's share of the update."""
+    """Asks clients for eigenpairs, and replaces the last layer in the update of the server."""
 
     rank_k: int = 10
     oversampling: int = 10
@@ -121,19 +122,19 @@ class QRMix(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def start(self, fed: Federation) -> None:
-        """Find the last linear layer; refuse what cannot work."""
+        """Find the last linear layer; refuse settings and networks that cannot work."""
         self._check(fed)
         weight, bias = self._head(fed)
         places = [torch.arange(s.start, s.stop) for s in (bias, weight)]
-        self._index = torch.cat(places).to(fed.w.device)  # the layer's place in the vector, bias first
-        self.loss: float | None = None  # of the clients while they train, smoothed over rounds
+        self._index = torch.cat(places).to(fed.w.device)  # the coordinates of this layer, bias first
+        self.loss: float | None = None  # the training loss of the clients, smoothed over the rounds
         self.lowest: float | None = None
         self.lowest_at = 0
         self._said: set[str] = set()
         self._numbers: dict[str, float] = {}
 
     def begin(self, t: int) -> None:
-        """No eigenpairs have arrived yet."""
+        """Begin this round with empty lists."""
         self._pairs: list[Pairs] = []
         self._deltas: list[Tensor] = []
         self._share: list[Tensor] = []
@@ -141,18 +142,19 @@ class QRMix(Part):
         self._trained = self._seconds = 0.0
 
     def send(self, work: Work) -> Work:
-        """Ask for eigenpairs, in the rounds that compute them."""
+        """Ask for eigenpairs in the rounds that compute them."""
         if not self._due(work.round):
             return work
         if work.probe is not None:
-            raise ArnoError("QR-Mix with another probe", "a client runs one after training", "leave one of them out")
+            rule = "a client can run only one probe after training"
+            raise ArnoError("QR-Mix with another probe", rule, "leave one of them out")
         probe = Eigenpairs(
             self.rank_k, self.oversampling, self.power_iters, self.at, self.every_client, self.adaptive, self.block
         )
         return replace(work, probe=probe)
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """Store the pairs, and the last layer's part of the updates."""
+        """Store the pairs, and the updates of the last layer."""
         for row in out.extra:
             self._pairs.append((row["evals"], row["evecs"]) if "evals" in row else None)
             self._notes += [row] if row else []
@@ -164,12 +166,12 @@ class QRMix(Part):
         return v
 
     def answered(self, out: Result) -> list[int]:
-        """Eigenvalues and eigenvectors."""
+        """The numbers of eigenvalues and eigenvectors."""
         sent = [sum(row[name].numel() for name in ("evals", "evecs") if name in row) for row in out.extra]
         return sent + [0] * (len(out.loss) - len(sent))
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """The last layer steps by the rule, the rest as it would without QR-Mix, or not at all."""
+        """The rule gives the step of the last layer; the other layers take their usual step, or none."""
         if not self._deltas:
             return v
         mixed = mix(
@@ -191,7 +193,7 @@ class QRMix(Part):
         return v
 
     def record(self) -> dict[str, float]:
-        """Eigenvalues (means over the clients), kept energy, the update against the plain mean, dropped pairs."""
+        """Mean eigenvalues over the clients, their share of the trace, the step and the plain mean, dropped pairs."""
         return self._numbers
 
     def _due(self, t: int) -> bool:
@@ -218,7 +220,7 @@ class QRMix(Part):
         return row
 
     def _advice(self) -> dict[str, str]:
-        """Advice for problems of the last round, by name of the problem."""
+        """Advice about problems of the last round, by the name of the problem."""
         if not self._numbers:
             return {}
         mixed, row, spent, say = self._mixed, self._numbers, self._seconds, dict[str, str]()
@@ -226,8 +228,8 @@ class QRMix(Part):
         block = min((int(note["block"]) for note in self._notes), default=self.block)
         if mixed.negative:
             say["negative"] = (
-                f"{mixed.negative} pairs with a negative eigenvalue were dropped; this Hessian has such only by "
-                "rounding: lower rank_k, or extend stage 1"
+                f"{mixed.negative} pairs with a negative eigenvalue were dropped; this Hessian has such pairs only "
+                "because of rounding: lower rank_k, or extend stage 1"
             )
         if mixed.broken:
             say["nan"] = (
@@ -235,9 +237,9 @@ class QRMix(Part):
                 "and lower local.lr if the losses grow"
             )
         if not mixed.used and self._due(self._t):
-            say["none"] = "no eigenpair is left, the last layer takes γ times the plain mean"
+            say["none"] = "no eigenpair is left, so the step of the last layer is γ times the plain mean"
         if block < self.block:
-            say["memory"] = f"memory ran out; it went on with fewer samples at a time: set block={block}"
+            say["memory"] = f"there was not enough memory, so it used fewer samples at a time: set block={block}"
         if mixed.used and size < 0.01 * plain:
             say["shrunk"] = (
                 f"the last layer's step is {size / plain:.2%} of the plain mean's; raise beta or gamma, or try rule=lsq"
@@ -264,14 +266,15 @@ class QRMix(Part):
         if not self.beta > 0:
             raise ArnoError(f"method.beta = {self.beta:g}", "τ must be positive", "try 0.001 to 0.1")
         if self.adaptive is not None and not 0 < self.adaptive <= 1:
-            raise ArnoError(f"method.adaptive = {self.adaptive:g}", "it is a share of the eigenvalues' sum", "try 0.95")
+            rule = "it must be above 0 and at most 1, a share of the eigenvalues' sum"
+            raise ArnoError(f"method.adaptive = {self.adaptive:g}", rule, "try 0.95")
         if has_personal_models(fed):
             raise ArnoError("QR-Mix with personal models", "it averages the last layer of all clients", "leave one out")
         if any("window" in part.roles for part in fed.parts):
             raise ArnoError("QR-Mix with sub-models", "the clients then hold different last layers", "leave one out")
 
     def _head(self, fed: Federation) -> tuple[slice, slice]:
-        """The places of the last layer's weight and bias in the vector; refuses networks and tasks without them."""
+        """The slices of the last layer's weight and bias in the vector; an error if there is no such layer."""
         problem = fed.problem
         found = last_linear(problem.module) if isinstance(problem, Supervised) else None
         if not isinstance(problem, Supervised) or found is None:
@@ -282,7 +285,7 @@ class QRMix(Part):
         if found[1].bias is None or found[1].out_features != problem.task.classes:
             raise ArnoError(
                 f"QR-Mix on {type(problem.module).__name__}",
-                f"its last linear layer ({found[0]}) has no bias or is not the one that makes the classes' scores",
+                f"its last linear layer ({found[0]}) has no bias, or its outputs are not the scores of the classes",
                 "end the network in a linear layer with a bias",
             )
         return problem.head
@@ -290,7 +293,7 @@ class QRMix(Part):
 
 @messages.register
 def _(part: QRMix) -> list[str]:
-    """What went wrong and what helps; every advice is given once."""
+    """Problems and what to do about them; each problem is named once."""
     new = {name: advice for name, advice in part._advice().items() if name not in part._said}
     part._said |= new.keys()
     return [f"QR-Mix, round {part._t + 1}: {advice}" for advice in new.values()]
@@ -301,14 +304,18 @@ def _(part: QRMix, run: Records) -> list[Panel]:
     rows = run.rows
     count = len({name for row in rows for name in row if name.startswith("qrmix_eigenvalue_")})
     values = {f"qrmix_eigenvalue_{i}": f"λ{i}" for i in range(1, count + 1)}
-    shares = {"qrmix_energy": "share of the Hessian's trace kept", "qrmix_cosine": "cosine of step and plain mean"}
+    shares = {"qrmix_energy": "share of the Hessian's trace", "qrmix_cosine": "cosine of step and plain mean"}
     norms = {"qrmix_update_norm": "QR-Mix", "qrmix_mean_norm": "plain mean"}
-    about = "The last layer's Hessian on the clients' data, means over the clients."
-    step = "The last layer's step against the plain mean of the clients' updates."
+    about = "The largest eigenvalues of the last layer's Hessian, as means over the clients."
+    step = "The norm of the last layer's step, and the norm of the plain mean of the clients' updates."
     return [
         Chart("Eigenvalues", about, curves_of(rows, values), y="eigenvalue", log=True),
         Chart(
-            "Curvature kept", "How much of the curvature the pairs hold.", curves_of(rows, shares), y="share", high=1
+            "Curvature kept",
+            "How much of the curvature the eigenpairs contain.",
+            curves_of(rows, shares),
+            y="share",
+            high=1,
         ),
         Chart("Step", step, curves_of(rows, norms), y="norm", low=0),
     ]
@@ -316,13 +323,13 @@ def _(part: QRMix, run: Records) -> list[Panel]:
 
 #: Rounds without a lower loss after which QR-Mix gives advice.
 PATIENCE = 20
-#: A client's eigenvalues [k] and eigenvectors [q × k]; None where it computed none.
+#: A client's eigenvalues [k] and eigenvectors [q × k]; None if it computed none.
 Pairs = tuple[Tensor, Tensor] | None
 
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """The client's probe: top eigenpairs of the last layer's Hessian on all of its data."""
+    """The client's probe: the largest eigenpairs of the last layer's Hessian on all data of the client."""
 
     rank_k: int = 10
     oversampling: int = 10
@@ -333,7 +340,7 @@ class Eigenpairs:
     block: int = 1024
 
     def __call__(self, learner: SupervisedLearner, job: Job) -> dict[str, Tensor]:
-        """`evals`, `evecs`, the share of the Hessian's trace that they hold, the block size and the seconds it took."""
+        """`evals`, `evecs`, the share of the Hessian's trace in the eigenvalues, the block size, and the seconds."""
         if job.client % self.every_client:
             return {}
         began = perf_counter()
@@ -416,7 +423,7 @@ def eigenpairs(
     like: Tensor,
     adaptive: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The top eigenpairs of a symmetric q × q operator by randomised subspace iteration, largest first.
+    """The largest eigenpairs of a symmetric q × q operator by randomised subspace iteration, the largest first.
 
     >>> h = torch.diag(torch.tensor([1.0, 5.0, 3.0, 0.1, 0.2, 0.3]))
     >>> evals, evecs = eigenpairs(lambda v: h @ v, 6, 2, 2, 20, torch.Generator().manual_seed(0), like=h)
@@ -441,7 +448,7 @@ def eigenpairs(
 
 @dataclass(frozen=True)
 class Mixed:
-    """The last layer's step, the plain mean for comparison, and how many pairs were used or dropped."""
+    """The last layer's step; the plain mean, for comparison; how many pairs were used and dropped."""
 
     update: Tensor
     mean: Tensor
@@ -453,7 +460,7 @@ class Mixed:
 def mix(
     pairs: Sequence[Pairs], deltas: Tensor, share: Tensor, *, rule: Rule = "seed", beta: float, gamma: float = 1.0
 ) -> Mixed:
-    """The server's step on the last layer, in float64; client i has share 1/C per draw.
+    """The server's step on the last layer, in float64. share: 1/C for each draw of a client.
 
     >>> v = torch.eye(3)
     >>> pairs = [(torch.tensor([2.0]), v[:, :1]), (torch.tensor([1.0]), v[:, 1:2])]
@@ -491,8 +498,11 @@ def mix(
 
 
 def solve(kernel: Tensor, tau: float, x: Tensor) -> Tensor:
-    """(K + τI)⁻¹ x for x in the range of a positive semi-definite K; K is symmetrised, and what rounding left of x
-    outside that range is not divided by τ, so that dependent columns and a tiny τ do no harm."""
+    """(K + τI)⁻¹ x for x in the range of a positive semi-definite K.
+
+    Rounding makes K not quite symmetric, and moves x slightly out of the range of K. Therefore K is symmetrised, and
+    the part of x outside the range is set to zero: a division by a tiny τ would make it large.
+    """
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)
     real = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
     part: Tensor = vectors @ torch.where(real, (vectors.T @ x) / (values + tau), 0)
@@ -500,7 +510,7 @@ def solve(kernel: Tensor, tau: float, x: Tensor) -> Tensor:
 
 
 def halving(compute: Callable[[int], Any], block: int) -> tuple[Any, int]:
-    """`compute(block)`; while memory runs out, the block is halved. Returns the result and the block that worked."""
+    """`compute(block)`; while there is not enough memory, the block is halved. Returns the result and the block."""
     while True:
         try:
             return compute(block), block

@@ -5,7 +5,7 @@
     exponential: rate^t;   inverse: 1/(1 + rate·t);   inverse_sqrt: 1/√(1 + rate·t);
     cosine: (1 + cos(π t/R))/2 over the run's R rounds;   step: rate^⌊t/every⌋
 
-Decay on the server is studied in Reddi et al., ICLR 2021, arXiv:2003.00295, and Charles & Konečný, 2020,
+Papers about decay on the server: Reddi et al., ICLR 2021, arXiv:2003.00295, and Charles & Konečný, 2020,
 arXiv:2007.00878.
 """
 
@@ -34,12 +34,12 @@ Schedule = Literal["exponential", "inverse", "inverse_sqrt", "cosine", "step"]
 def fedavg_schedule(*, schedule: Schedule = "cosine", rate: float = 0.99, every: int = 10) -> list[Part]:
     """FedAvg whose server learning rate follows a schedule.
 
-    Helps: at the end of long runs with few participants: smaller steps average out their noise.
-    Hurts: where the schedule ends before the model has learned.
+    Helps: at the end of long runs with few participants: smaller steps reduce the noise of their updates.
+    Hurts: if the schedule ends before the model has learned.
 
     schedule: exponential, inverse, inverse_sqrt, cosine or step.
-    rate: the schedule's rate (cosine has none).
-    every: rounds between steps (step alone).
+    rate: the rate of the schedule (not used by cosine).
+    every: rounds between two steps of the schedule (used by step only).
 
     >>> fedavg_schedule(schedule="inverse", rate=0.1)
     [ServerSchedule(schedule='inverse', rate=0.1, every=10)]
@@ -58,7 +58,7 @@ class ServerSchedule(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"rate"})
 
     def start(self, fed: Federation) -> None:
-        """A cosine needs the number of rounds."""
+        """Check the settings; schedule=cosine needs the number of rounds."""
         if self.rate <= 0 or self.every < 1:
             raise ArnoError(
                 f"method.rate = {self.rate:g}, method.every = {self.every}",
@@ -72,7 +72,7 @@ class ServerSchedule(Part):
         self._rounds = fed.rounds or 1
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """η_s · factor(t) along v."""
+        """factor(t) · v."""
         return self.factor(t) * v
 
     def factor(self, t: int) -> float:

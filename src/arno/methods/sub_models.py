@@ -1,14 +1,14 @@
-"""Clients that train a part of the network: the part of FedRolex, Federated Dropout, HeteroFL and FedSCAVAR.
+"""Clients that train a part of the network (a window): the part of FedRolex, Federated Dropout, HeteroFL, FedSCAVAR.
 
-    client k:  trains the network of its units I_k, ⌊β_k n⌋ of the n units of a layer and at least one, from w on I_k
+    client k:  trains the network of its units I_k, from w on I_k; I_k has ⌊β_k n⌋ of the n units of a layer, at least 1
     server:    w_i ← w_i + η_s (Σ_{k: i∈I_k} p_k Δ_{k,i}) / (Σ_{k: i∈I_k} p_k);  coordinates that no client trained stay
 
-A unit is cut with its weights, its bias, its norm parameters and the matching inputs of the next layer.
-Inputs, classes and the last bias are never cut.
+If a unit is left out, its weights, its bias, its norm parameters and the inputs of the next layer from this unit are
+left out, too. Inputs, classes and the last bias are never left out.
 
 Deviations: outputs are not rescaled (HeteroFL's scaler, Dropout's 1/β). `normalize=all` divides by Σ_{k∈S} p_k = 1
-for every coordinate. With a part that has the role `mean` (FedVARP), the divisor of that part is used. GroupNorm keeps
-as many groups as divide the remaining channels.
+for every coordinate. With a part that has the role `mean` (FedVARP), the divisor of that part is used. The number of
+groups of a GroupNorm becomes its greatest common divisor with the number of remaining channels.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Window(Part):
     roles: ClassVar[frozenset[str]] = frozenset({"window"})
 
     def start(self, fed: Federation) -> None:
-        """Draw β_k; look for units to cut."""
+        """Draw β_k, and find out whether the network has units that can be left out."""
         self._beta = fed.per_client(self.beta, "method.beta", above=0, most=1)
         self._units, self._seed = fed.layout.units, fed.seed
         cuts = self._beta.smallest < 1
         if cuts and not fed.layout.annotated:
             raise ArnoError(
                 f"method.beta = {self._beta.smallest:g}",
-                "this network does not say what its units are, so none can be cut",
+                "this network does not declare its units, so no unit can be left out",
                 "give it a method units() (see docs/methods.md), or use method.beta=1",
             )
         self._cuts = cuts and bool(self._units)
         if cuts and not self._units:
             fed.advice.append(
-                f"method.beta = {self._beta.smallest:g} cuts nothing: this network has no hidden units, "
+                f"method.beta = {self._beta.smallest:g} has no effect: this network has no hidden units, "
                 "so every client trains the whole model"
             )
         divides = any("mean" in part.roles for part in fed.parts)
@@ -68,7 +68,7 @@ class Window(Part):
         self._index = lru_cache(maxsize=64)(fed.layout.index_of)  # once per (β, round mod n)
 
     def begin(self, t: int) -> None:
-        """No coordinate is covered yet."""
+        """In this round, no client has trained a coordinate yet."""
         self._cover: Vec | None = None
 
     def send(self, work: Work) -> Work:
@@ -79,7 +79,7 @@ class Window(Part):
         return replace(work, windows=tuple(self._window(beta, k, work.round) for beta, k in pairs))
 
     def receive(self, work: Work, out: Result, v: Vec) -> Vec:
-        """Σ_{k: i∈I_k} p_k, coordinate by coordinate."""
+        """Add up Σ_{k: i∈I_k} p_k for every coordinate i."""
         if self._coverage:
             self._cover = torch.zeros_like(v) if self._cover is None else self._cover
             for window, weight in zip(work.windows or (), work.weight, strict=True):
@@ -87,7 +87,7 @@ class Window(Part):
         return v
 
     def finish(self, t: int, v: Vec) -> Vec:
-        """Divide by it where a client holds the coordinate."""
+        """Divide by Σ_{k: i∈I_k} p_k; coordinates that no client trained do not change."""
         return v if self._cover is None else torch.where(self._cover > 0, v / self._cover, 0)
 
     def _window(self, beta: float, client: int, t: int) -> SubModel:

@@ -1,4 +1,4 @@
-"""Networks. Each declares its last linear layer, its feature levels and the unit groups of its parameters' axes."""
+"""Networks. Each network declares its last linear layer, its feature levels, and the units of its parameters."""
 
 from ..registry import Registry
 

@@ -64,7 +64,7 @@ class ConvNet(Network):
             x = conv(x)
             if levels is not None:
                 levels.append(pooled(x[:, : len(conv.weight)]))  # type: ignore[arg-type]
-            x = torch.relu(F.max_pool2d(x, 2))  # equal to ReLU before pooling, on a quarter of the numbers
+            x = torch.relu(F.max_pool2d(x, 2))  # the same result as ReLU before pooling, with a quarter of the work
         x = x.flatten(1)
         for layer in self.hidden:
             x = layer(x)

@@ -22,7 +22,7 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 def softmax(shape: Sequence[int], outputs: int, *, bias: bool = True) -> Network:
     """One linear layer: softmax regression for classes, linear regression for numbers.
 
-    bias: add a number to every output.
+    bias: whether a learned number is added to every output.
     """
     return MLP(prod(shape), (), outputs, "relu", bias)
 
@@ -41,7 +41,8 @@ def mlp(
     activation: relu or tanh.
     """
     if any(h < 1 for h in hidden):
-        raise ArnoError(f"model.hidden = {list(hidden)}", "every layer needs a neuron", "try model.hidden=[128]")
+        rule = "every layer needs at least one neuron"
+        raise ArnoError(f"model.hidden = {list(hidden)}", rule, "try model.hidden=[128]")
     return MLP(prod(shape), hidden, outputs, activation)
 
 
@@ -66,5 +67,5 @@ class MLP(Network):
         return x
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """Those of a chain; none without hidden layers, since inputs and outputs are never cut."""
+        """The units of a chain of layers. Without hidden layers there are none: inputs and outputs are never cut."""
         return super().units() if len(self.hidden) else {}

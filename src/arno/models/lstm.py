@@ -11,11 +11,11 @@ from .network import Network, Shape, ends, need_sizes, need_tokens
 
 @models.register("lstm", reads="tokens", paper="Hochreiter & Schmidhuber, Neural Computation 1997")
 def lstm(shape: Shape, outputs: int, *, embedding: int = 32, hidden: int = 128, layers: int = 1) -> Network:
-    """An LSTM on tokens: outputs at every position for the next token, at the last one for the class of a text.
+    """An LSTM on tokens. It returns outputs at every position (for the next token) or at the last token (for a class).
 
-    embedding: numbers for each token.
+    embedding: length of the vector of each token.
     hidden: units of each layer.
-    layers: how many.
+    layers: number of layers.
     """
     need_tokens(shape, "lstm")
     need_sizes(embedding=embedding, hidden=hidden, layers=layers)
@@ -40,5 +40,5 @@ class LSTM(Network):
         return z if self.positions else ends(z, x, self.padding)
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """None: its units are never cut."""
+        """Empty, because the units of this network are never cut."""
         return {}

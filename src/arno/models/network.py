@@ -1,4 +1,4 @@
-"""The base class of networks, the units of their parameters, and smaller networks of some of these units."""
+"""The base class of networks, the units of their parameters, and smaller networks that consist of some units."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..errors import ArnoError
 class Shape(tuple[int, ...]):
     """The shape of one sample, and what its numbers mean.
 
-    vocabulary: how many tokens there are; 0 if samples are no sequences of tokens. padding: the token that fills short
-    sequences. positions: whether the network returns outputs for every position of a sequence. categories: for each
-    feature the number of its categories, 0 for a number.
+    vocabulary: the number of different tokens; 0 if samples are not sequences of tokens. padding: the token that fills
+    short sequences. positions: whether the network returns outputs for every position of a sequence. categories: for
+    each feature the number of its categories; 0 if the feature is a number.
 
     >>> shape = Shape((80,), vocabulary=67, positions=True)
     >>> shape == (80,), shape.vocabulary, shape.padding
@@ -51,7 +51,7 @@ class Shape(tuple[int, ...]):
 
 @runtime_checkable
 class Units(Protocol):
-    """A network that names the units along the axes of its parameters, so that a sub-model can be cut out."""
+    """A network that declares the units along the axes of its parameters, so that clients can train sub-models."""
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
         """The unit group along each axis of each parameter and buffer; an axis that is never cut has None."""
@@ -59,11 +59,11 @@ class Units(Protocol):
 
 
 class Network(nn.Module):
-    """A network that ends in a linear `head` on an embedding and can return the features of its levels.
+    """A network that ends in a linear layer, the `head`, and that can return the features of its levels.
 
-    A subclass defines `embed(x, levels)`: it returns the input of the head. If `levels` is a list, it appends the
-    output of its stem and of each block (before the ReLU, pooled to a vector). Layers are created in the order in which
-    they are applied; a network that is not a chain of layers also overrides `units`.
+    A subclass defines `embed(x, levels)`, which returns the input of the head. If `levels` is a list, `embed` appends
+    to it the output of the stem and of each block (before the ReLU, averaged to a vector). Layers must be created in
+    the order in which they are applied. A network that is not a chain of layers must also override `units`.
     """
 
     head: nn.Linear
@@ -83,7 +83,7 @@ class Network(nn.Module):
 
 
 def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
-    """Unit groups of a chain of layers: the rows of a layer are its own units, its columns those of the layer before.
+    """Unit groups of a chain of layers: the rows of a layer are its units, its columns the units of the previous layer.
 
     >>> chain_units(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5), nn.Linear(5, 3)))["2.weight"]
     ('2', ('0', 4))
@@ -105,7 +105,7 @@ def chain_units(module: nn.Module) -> dict[str, tuple[Axis, ...]]:
             units[f"{name}.weight"] = (own, feeding) + (None,) * (layer.weight.ndim - 2)
             units[f"{name}.bias"] = (own,)
             before = (name, out)
-        elif before is not None:  # a norm: one entry per unit of the layer before it
+        elif before is not None:  # a normalisation layer: one entry per unit of the previous layer
             for leaf, tensor in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
                 if tensor.ndim == 1:
                     units[f"{name}.{leaf}"] = (before[0],)
@@ -132,7 +132,7 @@ def network_of(given: Callable[..., Any], shape: Shape, outputs: int, **settings
 
 
 def takes_shape(factory: Callable[..., Any]) -> bool:
-    """Whether a class or function has parameters for the shape and the outputs: required ones, or of these names.
+    """Whether a class or function takes shape and outputs: it has required parameters, or parameters of these names.
 
     >>> takes_shape(lambda shape, outputs: 0), takes_shape(lambda: 0), takes_shape(lambda width=3, depth=2: 0)
     (True, False, False)
@@ -143,7 +143,7 @@ def takes_shape(factory: Callable[..., Any]) -> bool:
 
 
 def ends(z: Tensor, x: Tensor, padding: int | None) -> Tensor:
-    """The features at the last token of each sequence that is no padding. z: [n, length, width]. x: [n, length]."""
+    """The features at the last token of each sequence, without padding. z: [n, length, width]. x: [n, length]."""
     if padding is None:
         return z[:, -1]
     at = ((x != padding) * torch.arange(x.shape[1], device=x.device)).amax(1)
@@ -151,21 +151,21 @@ def ends(z: Tensor, x: Tensor, padding: int | None) -> Tensor:
 
 
 def need_tokens(shape: Shape, name: str) -> None:
-    """Refuse samples that are no sequences of tokens."""
+    """Refuse samples that are not sequences of tokens."""
     if len(shape) != 1 or not shape.vocabulary:
         what = f"model={name} on samples of shape {tuple(shape)}"
         raise ArnoError(what, "it needs sequences of tokens", "use data=text, or whole numbers [n, length]")
 
 
 def need_sizes(**sizes: int) -> None:
-    """Refuse settings of a network that are no positive numbers."""
+    """Refuse settings of a network that are not positive."""
     for name, size in sizes.items():
         if size < 1:
             raise ArnoError(f"model.{name} = {size}", "it must be at least 1", f"leave out model.{name}")
 
 
 def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
-    """A new network with the window's units: the same modules with smaller tensors, all of them zero."""
+    """A new network with the units of a window: the same modules with smaller tensors, which are zero."""
     small = deepcopy(module)
     keep = dict(window.units)
     for slot in layout.slots:
@@ -184,7 +184,7 @@ def narrow(module: nn.Module, layout: Layout, window: SubModel) -> nn.Module:
             part._buffers[leaf] = fresh
         if isinstance(part, nn.GroupNorm) and leaf == "weight":
             part.num_channels = shape[0]
-            part.num_groups = gcd(part.num_groups, shape[0])  # groups stay equal in size
+            part.num_groups = gcd(part.num_groups, shape[0])  # all groups must have the same size
     return small
 
 

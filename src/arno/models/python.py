@@ -19,7 +19,7 @@ from ..limits import shortened
 from . import models
 
 Network = nn.Module | Callable[..., nn.Module]
-#: The networks that were given in this process, by the name under which a configuration knows them.
+#: The networks that were given in this process, by the name that configurations use.
 _GIVEN: dict[str, Network] = {}
 REMEDY = "give the network again: arno.resume(folder, model=net)"
 
@@ -28,7 +28,7 @@ REMEDY = "give the network again: arno.resume(folder, model=net)"
 def python(shape: Sequence[int], outputs: int, *, network: str | None = None) -> nn.Module:
     """A network that a Python program gave: `arno.run(model=net)`.
 
-    network: its name and fingerprint; a run continues only where the same network was given again.
+    network: its name and fingerprint; a run continues only if the same network is given again.
     """
     if network is None:
         raise ArnoError("model=python", "this network is given in Python", "write arno.run(model=net)")
@@ -42,12 +42,12 @@ def python(shape: Sequence[int], outputs: int, *, network: str | None = None) ->
         made = _made(given, shape, outputs)
     except ArnoError:
         raise
-    except Exception as error:  # the code of a user's network
+    except Exception as error:  # the user's code can raise any exception
         why = str(error).splitlines()[0] if str(error) else "no reason is given"
         rule = f"it cannot be made ({type(error).__name__}: {why})"
-        raise ArnoError(what, rule, "correct it, or write model=lambda: Net(…)") from error
+        raise ArnoError(what, rule, "correct its code, or write model=lambda: Net(…)") from error
     if not isinstance(made, nn.Module):
-        rule = f"it returned an object of type {type(made).__name__}, no torch.nn.Module"
+        rule = f"it returned an object of type {type(made).__name__}, not a torch.nn.Module"
         raise ArnoError(what, rule, "return the network")
     return _usable(what, made)
 
@@ -66,7 +66,7 @@ def give(network: Network) -> Mapping[str, str]:
 
 
 def _usable(what: str, module: nn.Module) -> nn.Module:
-    """A copy of a module; refuses modules that cannot be copied, whose weights cannot be read, and compiled ones."""
+    """A copy of a module; an error if it cannot be copied, if its weights have no values, or if it is compiled."""
     tensors = [tensor for _, tensor in named_tensors(module)]
     if any(map(is_lazy, tensors)):
         rule = "a layer does not know its number of inputs yet"
@@ -77,7 +77,7 @@ def _usable(what: str, module: nn.Module) -> nn.Module:
         raise ArnoError(what, "it is a compiled ScriptModule", "give the module that was compiled")
     try:
         return copied(module)
-    except Exception as error:  # what a user's module holds
+    except Exception as error:  # attributes of a user's module can raise any exception
         rule = f"it cannot be copied ({shortened(str(error).splitlines()[0], 80)})"
         remedy = "make its weights parameters: torch.nn.utils.parametrizations.weight_norm, prune.remove(…)"
         raise ArnoError(what, rule, remedy) from error
@@ -89,14 +89,14 @@ def is_given(name: str | None) -> bool:
 
 
 def starts_from_weights(name: str | None) -> bool:
-    """Whether the network of a configuration is a module, so that its weights are the start of every run."""
+    """Whether the network of a configuration is a module. Then every run starts from the weights of this module."""
     return isinstance(_GIVEN.get(str(name)), nn.Module)
 
 
 def fingerprint(network: Network) -> str:
-    """12 hexadecimal digits that change with the source of a network, its layers or, of a module, its weights.
+    """12 hexadecimal digits that change with the source of a network; for a module, also with its layers and weights.
 
-    Comments and blank space of the source do not count.
+    Comments and white space of the source have no effect.
     """
     digest = blake2b(digest_size=6)
     kind = type(network) if isinstance(network, nn.Module) else network
@@ -111,7 +111,7 @@ def fingerprint(network: Network) -> str:
 
 
 def _source(kind: Any) -> str:
-    """The source of a class or function as a syntax tree; empty if Python does not know it."""
+    """The source of a class or function as a syntax tree; empty if Python does not have the source."""
     try:
         return ast.dump(ast.parse(dedent(inspect.getsource(kind))))
     except (OSError, TypeError, SyntaxError):
@@ -125,7 +125,7 @@ def _name(network: Network) -> str:
 
 
 def _made(factory: Callable[..., nn.Module], shape: Sequence[int], outputs: int) -> Any:
-    """The network of a class or function: made without arguments, or with the shape of a sample and the outputs."""
+    """The network that a class or function makes, without arguments or with the shape of a sample and the outputs."""
     parameters = inspect.signature(factory).parameters
     given = {"shape": tuple(shape), "outputs": outputs}
     taken = {name: value for name, value in given.items() if name in parameters}

@@ -85,7 +85,7 @@ class ResNet(Network):
         return pooled(torch.relu(x))
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """Feature maps that are added share their units: one residual group per stage, one group inside each block."""
+        """One group of units per stage, because its feature maps are added; and one group inside each block."""
         units: dict[str, tuple[Axis, ...]] = {"stem.weight": ("stem", None, None, None)}
         units |= {"norm.weight": ("stem",), "norm.bias": ("stem",)}
         before = "stem"

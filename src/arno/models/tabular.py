@@ -17,17 +17,17 @@ from .network import Network, Shape, need_sizes
 def tabular(
     shape: Shape, outputs: int, *, hidden: tuple[int, ...] = (128, 64), embedding: int | None = None
 ) -> Network:
-    """A perceptron on a table: numbers are standardised, each category has a vector of its own that is learned.
+    """A perceptron on a table: numbers are standardised, and a vector is learned for each category.
 
     hidden: neurons of each hidden layer.
-    embedding: numbers for each category; by default half as many as its column has categories, at most 16.
+    embedding: length of the vector of a category; by default half the number of categories of its column, at most 16.
     """
     need_sizes(embedding=1 if embedding is None else embedding, hidden=min(hidden, default=1))
     return Tabular(shape, outputs, hidden, embedding)
 
 
 class Tabular(Network):
-    """Embeddings of the columns with categories, side by side with the numbers, then linear layers with ReLU."""
+    """Joins the numbers and the embeddings of the categories to one vector; then linear layers with ReLU."""
 
     def __init__(self, shape: Shape, outputs: int, hidden: Sequence[int], embedding: int | None) -> None:
         super().__init__()

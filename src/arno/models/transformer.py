@@ -16,11 +16,11 @@ from .network import Network, Shape, ends, need_sizes, need_tokens
 
 @models.register("transformer", reads="tokens", paper="Vaswani et al., NeurIPS 2017, arXiv:1706.03762")
 def transformer(shape: Shape, outputs: int, *, width: int = 64, layers: int = 2, heads: int = 4) -> Network:
-    """A causal transformer (pre-norm) on tokens: outputs at every position, or at the last token of a text.
+    """A causal transformer (pre-norm) on tokens. It returns outputs at every position, or at the last token of a text.
 
-    width: numbers for each position.
-    layers: blocks of attention and a perceptron with 4 · width units.
-    heads: of the attention; they divide the width.
+    width: length of the vector of each position.
+    layers: number of blocks; a block is an attention layer and a perceptron with 4 · width units.
+    heads: number of attention heads; it must divide the width.
     """
     need_tokens(shape, "transformer")
     need_sizes(width=width, layers=layers, heads=heads)
@@ -53,7 +53,7 @@ class Transformer(Network):
         return z if self.positions else ends(z, x, self.padding)
 
     def units(self) -> dict[str, tuple[Axis, ...]]:
-        """None: its units are never cut."""
+        """Empty, because the units of this network are never cut."""
         return {}
 
 
@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, z: Tensor) -> Tensor:
-        """One block."""
+        """The output of the block."""
         parts = self.queries(self.before(z)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)  # [n, heads, 3, T, …]
         q, k, v = parts.unbind(2)
         later = torch.ones(z.shape[1], z.shape[1], dtype=torch.bool, device=z.device).triu(1)

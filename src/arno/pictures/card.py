@@ -11,7 +11,7 @@ from .figure import png
 
 
 def card(heading: str, facts: Mapping[str, object], table: str = "", figure: Any = None) -> str:
-    """The HTML of a card; `table` is HTML already, everything else is escaped.
+    """The HTML of a card. `table` must be HTML; all other texts are escaped.
 
     >>> card("Run", {"rounds": "<2>"})
     '<div><strong>Run</strong><table><tr><th>rounds</th><td>&lt;2&gt;</td></tr></table></div>'

@@ -17,7 +17,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], pa
 
 
 def curves(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> Any:
-    """The recorded metrics over the rounds, as a figure; metrics with the same `axis` share a picture."""
+    """The recorded metrics over the rounds, as a figure; metrics with the same `axis` are in the same picture."""
     from matplotlib.ticker import MaxNLocator
 
     axes: dict[str, list[tuple[Metric, list[tuple[int, float]]]]] = {}

@@ -15,12 +15,12 @@ from .panel_types import Chart, HeatMap, Line, Panel
 #: The most columns of a heat map with marks.
 COLUMNS = 30
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
-#: x axes with large numbers, which are written 10k, 2.5M.
+#: Labels of x axes with large numbers, which are written as 10k or 2.5M.
 LARGE = ("local steps", "uploaded bytes", "idealised parallel seconds")
 
 
 def write_panels(panels: Sequence[Panel], folder: Path) -> None:
-    """Write every panel that has data into a folder, as a PNG file named by its title."""
+    """Write every panel that has data into a folder, as a PNG file; the title of the panel gives the file name."""
     for panel in panels:
         if drawn(panel):
             draw(panel, (7, 4)).savefig(folder / f"{slug(panel.title)}.png", dpi=130)

@@ -1,4 +1,4 @@
-"""Figures for files and notebooks; colours are safe for colour-blind readers (Okabe–Ito)."""
+"""Figures for files and notebooks. Colour-blind readers can distinguish the colours (Okabe–Ito)."""
 
 from __future__ import annotations
 

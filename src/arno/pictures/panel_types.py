@@ -1,4 +1,4 @@
-"""A panel is a picture as data: a title, a sentence and numbers. The report and the files show the same panel."""
+"""A panel is a picture as data: a title, a sentence and numbers. Reports and picture files show the same panels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from ..core.metric import Metric
 
-Numbers = Sequence[float | None]  #: None: not known
+Numbers = Sequence[float | None]  #: None: the number is not known
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve. `low` and `high` are the edges of its band, or empty."""
+    """One curve. `low` and `high` are the borders of its band; they are empty if it has no band."""
 
     name: str
     x: Numbers
@@ -27,7 +27,7 @@ class Line:
 class Chart:
     """Curves over a common axis.
 
-    log: a logarithmic y axis, if all y are positive. low, high: the range of y; the axis does not go beyond it.
+    log: whether the y axis is logarithmic (only if all y are positive). low, high: the limits of the y axis.
     """
 
     title: str
@@ -53,9 +53,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A table of numbers shown as colours, the first row at the top. `marks` are texts in the cells.
+    """A table of numbers that are shown as colours; the first row is at the top. `marks` are texts in the cells.
 
-    root: the colour follows the square root of the number, so that one large number does not hide the others.
+    root: whether colours show the square roots of the numbers, so that small numbers can be distinguished, too.
     """
 
     title: str
@@ -95,7 +95,7 @@ def band(name: str, curves: Sequence[Mapping[Any, float]]) -> Line:
 
 
 def over_seeds(panels: Sequence[Panel]) -> Panel:
-    """The same panel of several seeds as one panel: curves become bands; of heat maps, the first one is taken."""
+    """The same panel of several seeds as one panel: a band for each curve; of heat maps, the first one."""
     first = panels[0]
     charts = [panel for panel in panels if isinstance(panel, Chart)]
     if not isinstance(first, Chart):
@@ -146,7 +146,7 @@ def to_json(panel: Panel) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Panel:
-    """The panel that `to_json` wrote; raises ValueError for anything else.
+    """The panel that `to_json` wrote. Anything else raises ValueError.
 
     >>> chart = Chart("Step", "", [Line("a", [1, 2], [0.5, 0.25])])
     >>> from_json(to_json(chart)) == chart
@@ -165,7 +165,7 @@ def from_json(values: Mapping[str, Any]) -> Panel:
 
 
 def _checked_chart(chart: Chart) -> Chart:
-    """The chart, if it can be drawn."""
+    """The chart; an error if it cannot be drawn."""
     lengths = ({len(line.x), len(line.y), len(line.low or line.x), len(line.high or line.x)} for line in chart.lines)
     numbers = (value for line in chart.lines for some in (line.x, line.y, line.low, line.high) for value in some)
     texts = (chart.title, chart.text, chart.x, chart.y, *(line.name for line in chart.lines))
@@ -175,7 +175,7 @@ def _checked_chart(chart: Chart) -> Chart:
 
 
 def _checked_heat_map(panel: HeatMap) -> HeatMap:
-    """The heat map, if it can be drawn."""
+    """The heat map; an error if it cannot be drawn."""
     tables = [panel.cells, panel.marks] if panel.marks else [panel.cells]
     whole = all(len(table) == len(panel.rows) for table in tables)
     whole = whole and all(len(row) == len(panel.columns) for table in tables for row in table)
@@ -187,6 +187,6 @@ def _checked_heat_map(panel: HeatMap) -> HeatMap:
 
 
 def _plain(texts: Sequence[Any], numbers: Sequence[Any]) -> bool:
-    """Whether these are texts, and these numbers or None."""
+    """Whether all `texts` are texts, and all `numbers` are numbers or None."""
     right = all(number is None or isinstance(number, int | float) for number in numbers)
     return right and all(isinstance(text, str) for text in texts)

@@ -1,4 +1,4 @@
-"""Scores on the samples that each client keeps for its own test, of the global model and of personal models."""
+"""Scores of the global model and of personal models on the samples that each client keeps for its own test."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from ..data.partition import Partition
 from ..errors import ArnoError
 from ..tasks.task import Task
 
-#: Prefix of the columns, and the label: the global model, and the model that the client would use.
+#: The prefix of the columns and the label, for the global model and for the models that the clients would use.
 GLOBAL, PERSONAL = ("own", "own test"), ("personal", "personal")
-#: Clients whose models are scored together.
+#: How many clients' models are in memory at the same time.
 ROWS = 64
 
 
 def keep_some(
     partition: Partition, share: float, seed: int, setting: str = "client_test", gap: int | None = None
 ) -> tuple[Partition, Partition]:
-    """Each client's samples divided into those that train and those that it keeps: at least one of each.
+    """Divide each client's samples into training samples and samples that it keeps, at least one of each.
 
-    A client with a single sample trains on it and keeps none. setting: the name of the share, for errors, and of the
-    random stream. gap: as in `Dataset`; the last samples are kept, and `gap` samples before them are in neither part.
+    A client with a single sample trains on it and keeps none.
+    setting: the name of the share, for errors and for the random stream.
+    gap: as in `Dataset`; the client keeps its last samples, and `gap` samples before them are in neither part.
 
     >>> train, test = keep_some(Partition(torch.arange(11), torch.tensor([0, 8, 10, 11])), 0.25, seed=0)
     >>> train.sizes.tolist(), test.sizes.tolist()
@@ -40,7 +41,7 @@ def keep_some(
     if not 0 < share < 1:
         raise ArnoError(f"data.{setting} = {share:g}", "it must be above 0 and below 1", f"try data.{setting}=0.2")
     if partition.shares():
-        rule = "clients share samples, so a sample that one client keeps would train another"
+        rule = "clients share samples, so a client would train on samples that another client keeps"
         raise ArnoError(f"data.{setting} = {share:g}", rule, "use another partition")
     kept, held = [], []
     for k in range(len(partition)):
@@ -56,9 +57,9 @@ def keep_some(
 
 
 def without_any(held: Partition, setting: str) -> list[str]:
-    """A line about the clients that keep no sample; nothing if every client keeps some.
+    """A line about the clients that keep no sample; empty if every client keeps some.
 
-    setting: the share of the samples that clients keep; empty if these are the test samples of the data.
+    setting: the setting with the share of samples that clients keep; empty if the data have test samples of clients.
 
     >>> without_any(Partition(torch.arange(1), torch.tensor([0, 1, 1]), ("oslo", "rome")), "data.client_test")
     ['data.client_test: 1 of 2 clients has a single sample and keeps none: rome']
@@ -80,7 +81,7 @@ def _partition(rows: list[np.ndarray], like: Partition) -> Partition:
 
 
 def own_metrics(task: Task, kind: tuple[str, str]) -> tuple[Metric, ...]:
-    """The declarations of what `summary` returns."""
+    """The declarations of the scores that `summary` returns."""
     prefix, label = kind
     first = task.metrics[0]
     pooled = [
@@ -98,10 +99,11 @@ def own_metrics(task: Task, kind: tuple[str, str]) -> tuple[Metric, ...]:
 
 
 def summary(task: Task, tallies: Tensor, tested: Tensor, kind: tuple[str, str]) -> dict[str, float]:
-    """The scores of all samples together; of the first metric the mean, the spread and the worst tenth of clients.
+    """The scores on all samples together; and for the first metric three statistics over the clients.
 
-    tested: how many samples each client was scored on. Clients without any, or whose samples do not define the first
-    metric (one class, and AUROC), are left out of these three.
+    The statistics are the mean, the standard deviation and the mean of the worst tenth. Clients without samples, or
+    whose samples do not define the first metric (such as AUROC with one class), are not in these statistics.
+    tested: the number of samples on which each client was scored.
     """
     prefix, first = kind[0], task.metrics[0]
     some = list(tallies[tested > 0])
@@ -118,9 +120,10 @@ def summary(task: Task, tallies: Tensor, tested: Tensor, kind: tuple[str, str]) 
 def table(
     task: Task, tallies: Mapping[str, Tensor], trained: Tensor, tested: Tensor, names: Sequence[str] | None
 ) -> dict[str, list[Any]]:
-    """One row per client: its number and name, its training and test samples, each score under each model.
+    """One row per client: its index and name, the numbers of its samples, and each score of each model.
 
-    tallies: by prefix of the columns. A score of a client without test samples is NaN.
+    tallies: the statistics of each model, by the prefix of the columns. The score of a client without test samples is
+    NaN.
     """
     n = len(tested)
     columns: dict[str, list[Any]] = {"client": list(range(n))} | ({"name": list(names)} if names else {})
@@ -133,6 +136,6 @@ def table(
 
 
 def blocks(n: int, models: Callable[[Tensor], Mat]) -> Iterator[tuple[Tensor, Mat]]:
-    """All clients with the models that they use, some at a time."""
+    """All clients with the models that they use, in blocks."""
     for clients in torch.arange(n).split(ROWS):
         yield clients, models(clients)

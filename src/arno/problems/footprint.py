@@ -1,4 +1,4 @@
-"""How much memory supervised learning takes: the data, one step of training, the scoring of a model. Estimates."""
+"""Estimates of the memory that supervised learning needs: for the data, a training step, and scoring a model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core.problem import Footprint
 if TYPE_CHECKING:
     from .supervised import Supervised
 
-#: Convolutions and their gradients copy their largest inputs and outputs so often.
+#: How many copies of their largest inputs and outputs convolutions and their gradients need.
 COPIES = 3
 
 
 def footprint(problem: Supervised, batch: int) -> Footprint:
-    """Measured on two samples: what autograd saves for a backward pass, and the largest tensor among it."""
+    """The memory that a problem needs, estimated from a forward pass on two samples."""
     splits = sum(x.nbytes + y.nbytes for x, y in problem.held_out.values())
     data = problem.x.nbytes + problem.y.nbytes + splits + problem.partition.indices.nbytes
     saved, largest = saved_per_sample(problem)
@@ -33,7 +33,7 @@ def footprint(problem: Supervised, batch: int) -> Footprint:
 
 
 def saved_per_sample(problem: Supervised) -> tuple[int, int]:
-    """The bytes per sample that a forward pass keeps for the backward pass, and the largest tensor among them."""
+    """The bytes per sample that autograd keeps for the backward pass, and the bytes of the largest such tensor."""
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def saved_per_sample(problem: Supervised) -> tuple[int, int]:
         with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
             module = deepcopy(problem.module).train()
             outputs = module(x)
-    except (Exception, SystemExit):  # an error in a network of one's own is shown by the first step of training
+    except (Exception, SystemExit):  # the first training step shows errors of the user's network
         return x[0].nbytes, x[0].nbytes
     own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
     found = [size for place, size in sizes.items() if place not in own] + [outputs.nbytes, x.nbytes]

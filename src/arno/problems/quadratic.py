@@ -1,4 +1,4 @@
-"""Quadratic clients F_k(w) = ½ wᵀH_k w − e_kᵀw + ½ e_kᵀH_k⁻¹e_k, on which the laws of methods are tested."""
+"""Quadratic clients F_k(w) = ½ wᵀH_k w − e_kᵀw + ½ e_kᵀH_k⁻¹e_k. The laws of methods are tested on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..quadratic import METRICS, Instance, too_fast
 class Quadratic(Problem):
     """N quadratics with curvature h_k (a number, or a symmetric positive definite matrix) and linear term e_k.
 
-    The minimiser of F = Σ p_k F_k is w* = (Σ p_k H_k)⁻¹ Σ p_k e_k; p is uniform unless given.
+    The minimiser of F = Σ p_k F_k is w* = (Σ p_k H_k)⁻¹ Σ p_k e_k. By default p is uniform.
 
     >>> problem = Quadratic(h=torch.tensor([1.0, 3.0]), e=torch.tensor([[2.0], [0.0]]))
     >>> problem.star.item(), problem.losses(problem.star, torch.arange(2)).tolist()
@@ -42,8 +42,8 @@ class Quadratic(Problem):
         if not (spectrum > 0).all():
             raise ArnoError(
                 f"smallest curvature {float(spectrum.min()):g}",
-                "every H_k must be positive definite, or F_k has no minimum",
-                "draw h_k above 0",
+                "every H_k must be positive definite, otherwise F_k has no minimum",
+                "use h_k above 0",
             )
         self.sharpest = float(spectrum.max())
         self.optima = torch.linalg.solve(h, e) if h.ndim == 3 else e / h[:, None]  # w*_k, one row per client
@@ -56,7 +56,7 @@ class Quadratic(Problem):
     def of(
         cls, instance: Instance, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
     ) -> Quadratic:
-        """The problem with the numbers of an instance."""
+        """The problem with the curvatures, terms, weights and start of an instance."""
         return cls(*(torch.from_numpy(a).to(device, dtype) for a in (instance.h, instance.e, instance.p, instance.w0)))
 
     def init(self, seed: int) -> Vec:
@@ -67,7 +67,7 @@ class Quadratic(Problem):
         """A learner with its own buffers."""
         if window is not None:
             raise ArnoError(
-                "a quadratic has no units", "a window needs hidden units", "use a network with hidden layers"
+                "sub-models on quadratics", "a quadratic has no hidden units", "use a network with hidden layers"
             )
         return QuadraticLearner(self)
 
@@ -78,7 +78,7 @@ class Quadratic(Problem):
         return out
 
     def losses(self, w: Vec, clients: Tensor) -> Tensor:
-        """F_k(w) for each client, written as ½ (w − w*_k)ᵀH_k(w − w*_k), which cannot fall below zero."""
+        """F_k(w) for each client, computed as ½ (w − w*_k)ᵀH_k(w − w*_k), which cannot be negative."""
         off, h = w - self.optima[clients], self.h[clients]
         return 0.5 * (torch.einsum("ki,kij,kj->k", off, h, off) if h.ndim == 3 else h * (off * off).sum(1))
 
@@ -97,7 +97,7 @@ class Quadratic(Problem):
         return {"gap": gap, "distance": distance}
 
     def advice(self, fed: Federation) -> list[str]:
-        """A warning where the learning rate makes a client's own gradient descent diverge."""
+        """A warning if gradient descent of a client diverges with its learning rate."""
         lr = fed.per_client(fed.local.lr, "local.lr").largest
         return too_fast(lr, self.sharpest)
 
@@ -121,12 +121,12 @@ class QuadraticLearner:
         self.layout = problem.layout
 
     def batches(self, job: Job) -> Iterator[int]:
-        """The client itself, once an epoch."""
+        """One batch per epoch: the index of the client."""
         for _ in range(job.epochs):
             yield job.client
 
     def gradient(self, batch: int, job: Job) -> Tensor:
-        """∇F_k(w) into `g`; returns F_k(w) = ½ wᵀ(∇F_k(w) − e_k) + ½ e_kᵀH_k⁻¹e_k."""
+        """Write ∇F_k(w) into `g`; return F_k(w) = ½ wᵀ(∇F_k(w) − e_k) + ½ e_kᵀH_k⁻¹e_k."""
         h, e = self.problem.h[batch], self.problem.e[batch]
         torch.sub(h @ self.w if h.ndim == 2 else h * self.w, e, out=self.g)
         return 0.5 * (self.w @ (self.g - e)) + self.problem._floor[batch]
@@ -141,5 +141,5 @@ class QuadraticLearner:
         return 1
 
     def autograd(self, job: Job) -> bool:
-        """Never: the gradient is written out."""
+        """Never: the gradient has a formula."""
         return False

@@ -1,4 +1,4 @@
-"""Supervised learning: data × clients × network × task. All clients share one data set in memory."""
+"""Supervised learning: a problem of data, clients, a network and a task. All samples are one data set in memory."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from ..tasks.task import Task
 from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary, table
 from .footprint import footprint, saved_per_sample
 
-#: Training gathers this many numbers at a time, so that a large client does not copy its whole data set.
+#: Training copies at most so many numbers of samples at a time, so that a large client does not copy all its samples.
 CHUNK = 2**22
-#: At most so many numbers are scored at a time, in 16 to 256 samples.
+#: A batch for scoring has about so many numbers, and 16 to 256 samples.
 EVAL = 2**18
 ONE_AT_A_TIME = "model.bfloat16 = true computes one model at a time"
 
@@ -45,19 +45,19 @@ ONE_AT_A_TIME = "model.bfloat16 = true computes one model at a time"
 class Supervised(Problem):
     """The mean loss of a network over the samples of each client.
 
-    x, y: all training samples and their targets; `partition` says which belong to whom.
-    build: makes the network; called once, under a seed of its own.
+    x, y: all training samples and their targets; `partition` gives the samples of each client.
+    build: a function that makes the network. It is called with a seed of its own.
     task: what the outputs mean; by default classification with as many classes as there are labels.
-    transform: from stored samples to network inputs, on whole batches.
+    transform: the function from stored samples to inputs of the network, for whole batches.
     splits: held-out samples by name (`val`, `test`): x and y; `balanced` is made of `val` when it is first needed.
-    own_test: the samples on which each client is scored: of x and y, where they are not in `partition`, or of the
-        split `own_split`.
-    channels_last: images with the channels of a pixel side by side, which convolutions on a CPU compute faster; the
-        default where there are any. It rounds differently, so it is part of the run.
+    own_test: the samples on which each client is scored. They are samples of x and y that are not in `partition`, or
+        samples of the split `own_split`.
+    channels_last: store images with the channels of a pixel next to each other, which makes convolutions on a CPU
+        faster. It is the default if the network has convolutions. It changes rounding, so it is part of the run.
     bfloat16: training computes products and convolutions in bfloat16; weights, steps and scores stay in float32.
-    seed: of the balanced split.
-    trial: for a network of the user: seconds for its first passes, which are tried in a process of their own (0: no
-        limit). A network that ends the process or hangs is then refused. None: without a trial.
+    seed: the seed of the balanced split.
+    trial: for a network of the user: the time limit in seconds for its first passes, which run in a separate process
+        first (0: no limit). A network that ends this process or exceeds the limit is refused. None: no trial.
     """
 
     def __init__(
@@ -114,18 +114,18 @@ class Supervised(Problem):
 
     @cached_property
     def stack(self) -> StackedProgram | str:
-        """What computes the gradients of many models at once; or why nothing but `vmap` can."""
+        """A program that computes the gradients of many models at once; or the reason why only `vmap` can do this."""
         if self.bfloat16:
             return ONE_AT_A_TIME
         return stacked_program(self.module, self.task, self.some)
 
     @cached_property
     def not_vmapped(self) -> str:
-        """Why `vmap` cannot compute the gradients of many models at once; empty if it can."""
+        """The reason why `vmap` cannot compute the gradients of many models at once; empty if it can."""
         return ONE_AT_A_TIME if self.bfloat16 else refusal(self.module, self.task, self.some, self.y[:2])
 
     def not_stacked(self, clients: Tensor, batch_size: Tensor) -> str:
-        """Why many models cannot be computed at once on the batches of these clients; empty if they can."""
+        """The reason why the models of these clients cannot be computed at once; empty if they can."""
         if isinstance(self.stack, str):
             return self.not_vmapped and f"{self.stack}; vmap: {self.not_vmapped}"
         samples = self.clients.sizes.numpy()[clients.cpu().numpy()]
@@ -138,12 +138,12 @@ class Supervised(Problem):
 
     @property
     def some(self) -> Tensor:
-        """A few inputs of the network, to look at what it computes."""
+        """Two inputs of the network, to find out what it computes."""
         return self.transform.normalise(self.x[:2], self.dtype)
 
     @cached_property
     def recurrent(self) -> bool:
-        """Whether the network has layers that torch computes one model at a time."""
+        """Whether the network has recurrent layers, which torch computes for one model at a time only."""
         return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
 
     @property
@@ -152,52 +152,52 @@ class Supervised(Problem):
         return self.x.shape[1:]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Stored samples as the network takes them: normalised, in the memory layout that suits it."""
+        """The inputs of the network from stored samples: normalised, in the memory layout that the network needs."""
         x = self.transform.normalise(x, self.dtype)
         if not self.channels_last or x.ndim != 4:
             return x
-        if x.shape[1] == 1:  # both layouts are the same bytes: only the strides differ
+        if x.shape[1] == 1:  # with one channel, both layouts have the same bytes, and only the strides differ
             _, _, height, width = x.shape
             return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
         return x.contiguous(memory_format=torch.channels_last)
 
     def init(self, seed: int) -> Vec:
-        """Freshly initialised weights, from a stream of their own."""
+        """New random weights, from their own random stream."""
         return flatten(self._make(seed))
 
     def learner(self, window: SubModel | None = None) -> SupervisedLearner:
-        """The network with flat buffers, or the smaller network of a window."""
+        """A learner of the network, or of the smaller network of a window."""
         module = copied(self.module) if window is None else narrow(self.module, self.layout, window)
         kernel = for_training(module, self.shape, self.task, self.channels_last, self.some, bfloat16=self.bfloat16)
         return SupervisedLearner(self, kernel)
 
     @cached_property
     def eval_batch(self) -> int:
-        """How many samples are scored at a time: a power of two."""
+        """How many samples are scored together: a power of two."""
         return min(256, 1 << (max(16, EVAL // self.x[0].numel()).bit_length() - 1))
 
     @cached_property
     def head(self) -> tuple[slice, slice]:
-        """The places of the last linear layer's weight and bias in the vector."""
+        """The slices of the last linear layer's weight and bias in the vector."""
         found = last_linear(self.module)
         if found is None:
             raise ArnoError(
-                f"{type(self.module).__name__} has no linear layer", "this method works on the last one", ""
+                f"{type(self.module).__name__} has no linear layer", "this method needs one", "use another network"
             )
         return self.layout.slot(f"{found[0]}.weight").span, self.layout.slot(f"{found[0]}.bias").span
 
     @property
     def chunk(self) -> int:
-        """How many samples training gathers at a time, unless a batch has more."""
+        """How many samples training copies at a time; a larger batch is copied as a whole."""
         return max(1, CHUNK // self.shape.numel())
 
     def pieces(self, split: str) -> list[tuple[int, int]]:
-        """Batches of the split."""
+        """The batches in which a split is scored."""
         n = len(self.split(split)[1])
         return [(at, min(at + self.eval_batch, n)) for at in range(0, n, self.eval_batch)]
 
     def tally(self, w: Vec, split: str, first: int, last: int) -> Tensor:
-        """The task's statistics of a piece of a split."""
+        """The task's statistics on a piece of a split."""
         x, y = (whole[first:last] for whole in self.split(split))
         return self._tally(w, x, y)
 
@@ -206,16 +206,16 @@ class Supervised(Problem):
         return self.task.scores(tally)
 
     def join(self, tallies: Sequence[Tensor]) -> Tensor:
-        """As the task joins them."""
+        """The statistics of several pieces as one vector; the task joins them."""
         return self.task.join(tallies)
 
     def spread(self, tally: Tensor) -> dict[str, float]:
-        """The task's spread over clients, where clients hold labels."""
+        """The task's statistics over the clients, if clients hold labels of classes."""
         counts = self.label_counts()
         return {} if counts is None else self.task.spread(tally, counts)
 
     def own_tallies(self, models: Callable[[Tensor], Mat]) -> Tensor | None:
-        """The task's statistics of every client's own test samples under the model that it uses, [N, …]."""
+        """The task's statistics of each client's model on the client's own test samples, [N, …]."""
         if self.own_test is None:
             return None
         x, y = self.split(self.own_split) if self.own_split else (self.x, self.y)
@@ -229,9 +229,10 @@ class Supervised(Problem):
         return pad_sequence([found.get(k, nothing) for k in range(self.clients.n)], batch_first=True)
 
     def own_summary(self, tallies: Tensor, personal: bool) -> dict[str, float]:
-        """Scores over all clients of such statistics, as a round records them.
+        """The scores over all clients that a round records, computed from the result of `own_tallies`.
 
-        If the clients share a split, the global model's score on all samples is that of the split, recorded already.
+        If the own test samples are a split of the data, the score of the global model on all of them is left out: the
+        round already records it as the score on this split.
         """
         assert self.own_test is not None
         row = summary(self.task, tallies, self.own_test.sizes, PERSONAL if personal else GLOBAL)
@@ -239,7 +240,7 @@ class Supervised(Problem):
         return {name: score for name, score in row.items() if name not in known}
 
     def own_table(self, tallies: Mapping[str, Tensor]) -> dict[str, list[Any]]:
-        """One row per client: samples, and each score of such statistics."""
+        """One row per client: its samples, and each score computed from the result of `own_tallies`."""
         assert self.own_test is not None
         return table(self.task, tallies, self.clients.sizes, self.own_test.sizes, self.client_names)
 
@@ -263,16 +264,16 @@ class Supervised(Problem):
         return self.dataset_fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: without what is cached and what only the server needs."""
+        """The state for a worker, without cached objects and objects that only the server needs."""
         if any(parameter_hooks(p) for p in self.module.parameters()):
             what = f"the network {type(self.module).__name__}"
-            rule = "a parameter has a hook, which is lost on the way to another process"
+            rule = "a parameter has a hook, which cannot be sent to another process"
             raise ArnoError(what, rule, "use engine=serial, or change the gradient in the network's forward")
         behind = ("build", "_scorer", "stack")
         return {name: value for name, value in vars(self).items() if name not in behind}
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
-        """Held-out samples and targets; `balanced` is made of `val` once, as the task says."""
+        """Held-out samples and targets. `balanced` is made from `val` once; the task chooses its samples."""
         if name == "balanced" and name not in self.held_out:
             x, y = self.split("val")
             rows = self.task.balanced(y, self.seed).to(self.device)
@@ -286,7 +287,7 @@ class Supervised(Problem):
         return self._losses(w, (self.partition[k] for k in clients.tolist()))
 
     def batch_losses(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
-        """The same on one mini-batch of each client's samples, drawn without replacement for round t."""
+        """The mean loss on one mini-batch of each client's samples, drawn without replacement for round t."""
         batches = []
         for k, size in zip(clients.tolist(), batch_size.tolist(), strict=True):
             rows = self.partition[k]
@@ -294,7 +295,7 @@ class Supervised(Problem):
         return self._losses(w, batches)
 
     def check_batches(self, batch_size: Values) -> None:
-        """Refuse a batch of one sample where BatchNorm would see a single value per channel."""
+        """Refuse a batch of one sample if BatchNorm would get a single value per channel from it."""
         if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.module.modules()):
             return
         sizes, batch = self.partition.sizes, batch_size[torch.arange(self.clients.n)].long()
@@ -303,7 +304,7 @@ class Supervised(Problem):
             k = int(alone[0])
             name = self.partition.names[k] if self.partition.names else k
             what = f"client {name} with {int(sizes[k])} samples in batches of {int(batch[k])}"
-            rule = "a batch holds one sample, of which BatchNorm has no variance"
+            rule = "a batch has one sample, and BatchNorm cannot compute a variance from it"
             raise ArnoError(what, rule, "use another local.batch_size, or GroupNorm")
 
     def _trains_on_one(self) -> bool:
@@ -351,7 +352,7 @@ class Supervised(Problem):
             return for_scoring(self.module, self.shape, self.task, self.channels_last, self.some)
 
     def _targets(self, y: Tensor) -> Tensor:
-        """Targets on the device; numbers have a column per output."""
+        """Targets on the device. Floating-point targets get the shape [n, outputs]."""
         y = y.to(self.device)
         return y.view(len(y), -1) if y.is_floating_point() else y
 
@@ -361,7 +362,7 @@ class Supervised(Problem):
 
 
 def declared(task: Task, splits: Iterable[str], own: bool = False) -> tuple[Metric, ...]:
-    """The metrics that a round of this task records; with `own`, those on the clients' own test samples too."""
+    """The metrics that a round of this task records. own: also the metrics on the clients' own test samples."""
     held = [metric.on(split) for split in splits for metric in task.metrics]
     held += [*own_metrics(task, PERSONAL), *own_metrics(task, GLOBAL)] if own else []
     return (*held, *task.client_metrics, TRAIN_LOSS)
@@ -369,10 +370,10 @@ def declared(task: Task, splits: Iterable[str], own: bool = False) -> tuple[Metr
 
 @dataclass
 class View:
-    """What a term of the loss may look at: the batch, outputs, feature levels, the network under other weights.
+    """What a term of the loss can read: the batch, its outputs and features, and the network with other weights.
 
-    embedding: the input of the last linear layer, a row per sample or per position of a sequence. levels: feature
-    levels, empty unless the network is a `Network`.
+    embedding: the input of the last linear layer, one row per sample or per position of a sequence.
+    levels: the features of the levels of a `Network`; empty for other networks.
     """
 
     learner: SupervisedLearner
@@ -384,14 +385,14 @@ class View:
     levels: list[Tensor]
 
     def frozen(self, w: Vec) -> Tensor:
-        """The embedding of the batch under other weights, without gradients."""
+        """The embedding of the batch with the weights `w`, without gradients."""
         with torch.no_grad():
             views = {f"network.{name}": view for name, view in self._views(w).items()}
             z: Tensor = torch.func.functional_call(_Embedding(self.learner.network), views, (self.x,))
         return rows(z)
 
     def frozen_outputs(self, w: Vec) -> Tensor:
-        """The outputs of the batch under other weights in evaluation mode, without gradients."""
+        """The outputs of the batch with the weights `w` in evaluation mode, without gradients."""
         module = self.learner.module
         module.eval()
         try:
@@ -403,12 +404,13 @@ class View:
 
     def _views(self, w: Vec) -> dict[str, Tensor]:
         window = self.job.window
-        w = w[window.index] if window is not None and window.extract else w.clone()  # kernels round by alignment
+        # A copy has a fixed alignment in memory, and the rounding of kernels depends on the alignment.
+        w = w[window.index] if window is not None and window.extract else w.clone()
         return self.learner.layout.views(w)
 
 
 def rows(z: Tensor) -> Tensor:
-    """Features of samples, or of every position of sequences, below each other."""
+    """Features as a matrix: one row per sample, or one row per position of a sequence."""
     return z.flatten(0, -2)
 
 
@@ -422,7 +424,7 @@ class _Embedding(nn.Module):
 
 
 class SupervisedLearner:
-    """A kernel fed with the batches of a client."""
+    """Trains a network on the batches of a client; a kernel computes the gradients."""
 
     def __init__(self, problem: Supervised, kernel: Kernel) -> None:
         self.problem, self.kernel = problem, kernel
@@ -436,18 +438,19 @@ class SupervisedLearner:
 
     @property
     def network(self) -> Network:
-        """The same, where a method needs its embedding."""
+        """The network that trains, as a `Network` with an embedding; an error if it is another module."""
         if not isinstance(self.module, Network):
             name = type(self.module).__name__
-            raise ArnoError(f"a loss term on {name}", "it needs the embedding of a network", "subclass Network")
+            rule = "it needs the embedding of a Network"
+            raise ArnoError(f"a loss term on {name}", rule, "derive the model from arno's Network")
         return self.module
 
     def batches(self, job: Job) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every epoch a new order; consecutive batches of it, the last one smaller."""
+        """The batches of all epochs. Each epoch has a new random order; its last batch can be smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
-        if job.share < 1:
-            count = max(1, int(job.share * len(rows) + 1e-9))
+        if job.sample_share < 1:
+            count = max(1, int(job.sample_share * len(rows) + 1e-9))
             rows = rows[torch.randperm(len(rows), generator=job.stream("share"))[:count]]
         shuffle = job.stream("batches", self._shuffle)
         augment = job.stream("augment") if job.sgd.augment else None
@@ -464,13 +467,13 @@ class SupervisedLearner:
                     yield from zip(x.split(size), y.split(size), strict=True)
 
     def _own_draws(self, job: Job) -> AbstractContextManager[None]:
-        """A network may draw random numbers (dropout): its draws must not depend on the order of clients."""
+        """Seed the random numbers of the network (dropout), so that they do not depend on the order of clients."""
         if not self.kernel.draws:
             return nullcontext()
         return seeded(key(job.seed, "network", job.round, job.client))
 
     def curvature(self, batch: tuple[Tensor, Tensor], job: Job, direction: Vec) -> Vec:
-        """∇²ℓ(w; batch) · direction, by differentiating the gradient."""
+        """∇²ℓ(w; batch) · direction, computed as the derivative of the gradient."""
         with torch.inference_mode(False), torch.enable_grad():
             x, y, w = (tensor.clone() for tensor in (*batch, self.w))
             outputs = torch.func.functional_call(self.module, self.layout.views(w.requires_grad_()), (x,))
@@ -484,11 +487,11 @@ class SupervisedLearner:
         return len(batch[1])
 
     def autograd(self, job: Job) -> bool:
-        """Where the network's gradient is not written out, or a method adds terms to the loss."""
+        """True if the kernel uses autograd, or if the method changes the loss."""
         return not self.kernel.written_out or bool(job.terms) or job.criterion is not None
 
     def gradient(self, batch: tuple[Tensor, Tensor], job: Job) -> Tensor:
-        """∇ℓ into `g`; ℓ is the task's mean loss plus the method's terms."""
+        """Write ∇ℓ into `g`; return ℓ, the task's mean loss plus the terms of the method."""
         x, y = batch
         if not job.terms and job.criterion is None:
             return self.kernel.gradient(x, y)
@@ -501,7 +504,7 @@ class SupervisedLearner:
         return loss.detach()
 
     def _view(self, x: Tensor, y: Tensor, job: Job) -> View:
-        """One forward pass that keeps the embedding."""
+        """The view of a batch, from one forward pass that keeps the embedding."""
         levels: list[Tensor] = []
         if isinstance(self.module, Network):
             z = self.module.embed(x, levels)
@@ -515,6 +518,6 @@ class SupervisedLearner:
         return View(self, job, x, y, outputs, rows(seen[-1] if seen else outputs), levels)
 
     def label_counts(self, client: int) -> Tensor:
-        """How many samples of each class a client holds, [classes]."""
+        """How many samples of each class the client holds, [classes]."""
         labels = self.problem.y.index_select(0, self.problem.partition[client].to(self.problem.device))
         return torch.bincount(labels, minlength=self.problem.task.classes)

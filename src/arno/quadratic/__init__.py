@@ -4,10 +4,10 @@
     round:  S ← m selected clients;  client k takes τ gradient steps from w̄, in closed form
             w_k = w̄ − G_k (H_k w̄ − e_k),   G_k = η Σ_{i<τ} (I − ηH_k)^i;   w̄ ← (1/m) Σ_{k∈S} w_k
 
-The trajectory is that of `arno run problem=quadratic` (same instance, same cohorts, equal to rounding); a test compares
-them round by round. With numba (`pip install 'arno[fast]'`) the rounds run compiled; without it, a selection that does
-not look at w is one associative scan over all rounds, and the others step through the rounds in NumPy, all runs of a
-sweep at once. Nothing here imports torch.
+The trajectory is that of `arno run problem=quadratic`: the same instance, the same cohorts, equal up to rounding. A
+test compares both round by round. With numba (`pip install 'arno[fast]'`) compiled code computes the rounds. Without
+numba, NumPy computes them: if the selection does not depend on w, by one associative scan over all rounds; otherwise
+round by round, for all runs of a sweep at once. Nothing in this package imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..core.selection_draws import candidates_size, cohort_size, race, shrunk, u
 from ..errors import ArnoError, unknown
 
 Array = np.ndarray
-#: What a round on quadratics records.
+#: The scores that a round on quadratics records.
 METRICS = (
     Metric("gap", "F(w) − F(w*)", "less", low=0, log=True),
     Metric("distance", "‖w − w*‖", "less", low=0, log=True),
@@ -38,7 +38,7 @@ SELTYPES = ("rand", "uniform", "powd", "cpowd", "rpowd", "adapowd", "roundrobin"
 
 @dataclass(frozen=True)
 class Instance:
-    """The numbers of a problem: curvatures h [K] or [K, dim, dim], linear terms e, shares p, the start."""
+    """The numbers of a problem: curvatures h [K] or [K, dim, dim], linear terms e, shares p, the start w0."""
 
     h: Array
     e: Array
@@ -70,7 +70,7 @@ def draw(clients: int, dim: int, alpha: float, spd: bool, seed: int) -> Instance
 
 
 def too_fast(lr: float, sharpest: float) -> list[str]:
-    """A warning where gradient descent on the client with the largest curvature diverges.
+    """A warning if gradient descent on the client with the largest curvature diverges.
 
     >>> too_fast(0.1, 9.0), len(too_fast(0.3, 9.0))
     ([], 1)
@@ -79,18 +79,19 @@ def too_fast(lr: float, sharpest: float) -> list[str]:
         return []
     return [
         f"warning: learning rate {lr:g} is not below 2/max h = {2 / sharpest:.4g}: "
-        "local gradient descent diverges on the sharpest client"
+        "gradient descent diverges on the client with the largest curvature"
     ]
 
 
 @dataclass(frozen=True)
 class Study:
-    """One simulation, in the names of the power-of-choice study.
+    """The settings of one simulation, with the names of the power-of-choice study.
 
-    num_users: K. frac: C, m = max(int(C·K), 1). powd: candidates d. alpha: exponent of the shares' power law.
-    lr, le: learning rate and number of local steps. epochs: rounds. seltype: the selection. dim: of the unknown.
-    seed: of all random numbers. spd: full matrices H_k. until: when adapowd's d has become m. rho: estimate the
-    skew of the selection from `samples` selections a round.
+    num_users: K. frac: C; m = max(int(C·K), 1). powd: d, the number of candidates. alpha: the exponent of the power law
+    of the shares. lr, le: learning rate and number of local steps. epochs: rounds. seltype: the selection. dim: the
+    number of unknowns. seed: the seed of all random numbers. spd: whether the H_k are full matrices. until: the share
+    of the run after which adapowd's d equals m. rho: whether to estimate the skew of the selection, from `samples`
+    selections per round.
 
     >>> run = simulate(Study(seltype="powd", powd=9, epochs=500))
     >>> bool(run.distance[-1] < run.distance[0]), run.chosen.shape, int(run.picks.sum())
@@ -126,28 +127,28 @@ class Study:
 
     @property
     def m(self) -> int:
-        """Clients in a round."""
+        """The number of clients in a round."""
         return cohort_size(self.frac, self.num_users)
 
     @property
     def d(self) -> int:
-        """Candidates in the first round."""
+        """The number of candidates in the first round."""
         asked = self.num_users if self.seltype == "adapowd" and self.powd is None else self.powd
-        return candidates_size(asked if "powd" in self.seltype else None, self.m, self.num_users)
+        return candidates_size(asked if "powd" in self.seltype else None, self.m, self.num_users, "powd")
 
     @property
     def label(self) -> str:
-        """The strategy in a word."""
+        """The selection and its number of candidates, in words."""
         return f"{self.seltype} d={self.d}" if "powd" in self.seltype else self.seltype
 
     def candidates(self) -> Array:
-        """d in every round."""
+        """The number of candidates in every round."""
         if self.seltype != "adapowd":
             return np.full(self.epochs, self.d)
         return shrunk(self.d, self.m, self.epochs, self.until)
 
     def config(self) -> dict[str, Any]:
-        """The same run for `arno run`."""
+        """The configuration with which `arno run` computes the same run."""
         select: dict[str, Any] = {"kind": self.seltype}
         select |= {"d": self.d} if "powd" in self.seltype else {}
         select |= {"until": self.until} if self.seltype == "adapowd" else {}
@@ -167,21 +168,21 @@ class Study:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the rounds need, derived from a study once."""
+    """The numbers that the rounds need, computed once from a study."""
 
     study: Study
     instance: Instance
     step: Array  # G_k H_k: [K] or [K, dim, dim]
     pull: Array  # G_k e_k: [K, dim]
     optima: Array  # w*_k
-    reported: Array  # mean of F_k over the local steps = reported · F_k(w̄): [K]; only for h_k·I
+    reported: Array  # [K]: the mean of F_k over the local steps is reported · F_k(w̄); only if H_k = h_k·I
     curvature: Array  # Σ p_k H_k: [dim, dim]
     star: Array
     star_losses: Array
 
     @classmethod
     def of(cls, study: Study, instance: Instance | None = None) -> Setting:
-        """Draw the instance unless it is given, and precompute."""
+        """Draw the instance, if it is not given, and compute the other numbers."""
         q = instance or draw(study.num_users, study.dim, study.alpha, study.spd, study.seed)
         eye = np.eye(study.dim)
         if q.h.ndim == 1:
@@ -204,16 +205,16 @@ class Setting:
 
     @cached_property
     def base(self) -> int:
-        """The key of the cohorts, as in `client_selection/`."""
+        """The key of the random numbers of the selection, as in `client_selection/`."""
         return key(self.study.seed, "select")
 
     @cached_property
     def rho_base(self) -> int:
-        """The key of the selections sampled for ρ."""
+        """The key of the random numbers of the selections that estimate ρ."""
         return key(self.study.seed, "select/rho")
 
     def cohorts(self) -> Array | None:
-        """All rounds' cohorts if they do not depend on the model, else None."""
+        """The cohorts of all rounds if they do not depend on the model, else None."""
         s = self.study
         if s.seltype == "rand":
             cumulated = np.cumsum(self.instance.p)
@@ -232,7 +233,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation found. Row t of `path` is w̄ before round t; `chosen` holds the cohorts."""
+    """The result of a simulation. Row t of `path` is w̄ before round t; `chosen` holds the cohorts."""
 
     study: Study
     instance: Instance
@@ -241,13 +242,13 @@ class Simulation:
     chosen: Array
     gap: Array  # F(w̄) − F(w*) after every round
     distance: Array  # ‖w̄ − w*‖ after every round
-    evaluations: Array  # losses the selection asked for, per round
-    rho: Array  # ρ(S(w̄), w̄) before every round; empty unless asked for
+    evaluations: Array  # how many losses the selection asked for, per round
+    rho: Array  # ρ(S(w̄), w̄) before every round; empty without `Study.rho`
     rho_star: Array  # ρ(S(w̄), w*)
 
     @property
     def picks(self) -> Array:
-        """How often each client was picked."""
+        """How often each client was selected."""
         return np.bincount(self.chosen.ravel(), minlength=self.study.num_users)
 
     @property
@@ -264,7 +265,7 @@ Backend = Literal["auto", "numba", "numpy"]
 def simulate(
     study: Study, *, cohorts: Array | None = None, instance: Instance | None = None, backend: Backend = "auto"
 ) -> Simulation:
-    """Run one study; `cohorts` [rounds, m] replace its selection, `instance` its problem."""
+    """Run one study. cohorts: [rounds, m], in place of its selection. instance: in place of a drawn problem."""
     return sweep([study], cohorts=cohorts, instance=instance, backend=backend)[0]
 
 
@@ -276,14 +277,13 @@ def sweep(
     backend: Backend = "auto",
     jobs: int | None = None,
 ) -> list[Simulation]:
-    """Run many studies: compiled, one per core at a time; or in NumPy, all that have a shape in common at once."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverges is refused, with its round
+    """Run many studies: by compiled code, one study per core; or by NumPy, all studies of the same shape at once."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverges is refused later, with its round
         settings = [Setting.of(study, instance) for study in studies]
     if backend == "auto":
         scanned = len(studies) == 1 and not studies[0].rho and "powd" not in studies[0].seltype
-        backend = (
-            "numba" if find_spec("numba") and not scanned else "numpy"
-        )  # a scan takes less time than the import of numba
+        # A scan takes less time than the import of numba.
+        backend = "numba" if find_spec("numba") and not scanned else "numpy"
     if backend == "numpy":
         with np.errstate(over="ignore", invalid="ignore"):
             return _by_numpy(settings, cohorts)
@@ -299,7 +299,7 @@ def _by_numba(setting: Setting, cohorts: Array | None) -> Simulation:
 
 
 def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Array, Array, Array]:
-    """The rounds alone: path, cohorts, ρ(S(w̄), w̄) and ρ(S(w̄), w*)."""
+    """The rounds by compiled code: the path, the cohorts, ρ(S(w̄), w̄) and ρ(S(w̄), w*)."""
     from . import kernel
 
     study, q = setting.study, setting.instance
@@ -338,7 +338,7 @@ def compiled(setting: Setting, cohorts: Array | None = None) -> tuple[Array, Arr
 
 
 def _by_numpy(settings: Sequence[Setting], cohorts: Array | None) -> list[Simulation]:
-    """A scan where the cohorts are known beforehand; other studies in groups of equal shape."""
+    """Run studies with known cohorts by a scan, and other studies in groups of equal shape, round by round."""
     done: dict[int, Simulation] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, setting in enumerate(settings):
@@ -355,7 +355,7 @@ def _by_numpy(settings: Sequence[Setting], cohorts: Array | None) -> list[Simula
 
 
 def scan(setting: Setting, cohorts: Array) -> Array:
-    """w̄ before every round and after the last: all of w̄ ← A_t w̄ + b_t at once, by doubling (Hillis, Steele 1986)."""
+    """w̄ before every round and after the last round, from w̄ ← A_t w̄ + b_t, by doubling (Hillis, Steele 1986)."""
     full = setting.step.ndim == 3
     b = setting.pull[cohorts].mean(1)
     a = np.eye(b.shape[1]) - setting.step[cohorts].mean(1) if full else (1 - setting.step[cohorts].mean(1))[:, None]
@@ -370,7 +370,7 @@ def scan(setting: Setting, cohorts: Array) -> Array:
 
 
 def _step_all(settings: Sequence[Setting], forced: Sequence[Array | None]) -> list[Simulation]:
-    """Round by round, all runs at once."""
+    """Compute the rounds one after another, each for all runs at once."""
     one, runs = settings[0].study, len(settings)
     T, m, K, dim, samples = one.epochs, one.m, one.num_users, one.dim, one.samples if one.rho else 0
     step, pull, h, optima, p, reported = (
@@ -415,7 +415,7 @@ def _step_all(settings: Sequence[Setting], forced: Sequence[Array | None]) -> li
 
 
 def _worst(times: Array, scores: Array, d: Array, m: int) -> Array:
-    """Of the d smallest race times the m with the largest scores, row by row."""
+    """For each row: of the d clients with the smallest times (see `race`), the m clients with the largest scores."""
     order = np.argsort(times, axis=1)[:, : d.max()]
     s = np.take_along_axis(scores, order, 1)
     s = np.where(np.arange(order.shape[1]) < d[:, None], s, -1.0)
@@ -423,7 +423,7 @@ def _worst(times: Array, scores: Array, d: Array, m: int) -> Array:
 
 
 def _sampled(setting: Setting, t: int, scores: Array, d: int, blind: bool, forced: Array | None) -> Array:
-    """How often each client is in the cohorts of `samples` selections drawn at this model."""
+    """How often each client is in the cohorts of `samples` selections that are drawn for this model."""
     s, p = setting.study, setting.instance.p
     if s.seltype == "rand":
         cumulated = np.cumsum(p)
@@ -439,7 +439,7 @@ def _sampled(setting: Setting, t: int, scores: Array, d: int, blind: bool, force
 
 
 def _reported(settings: Sequence[Setting], f: Array, factor: Array, w: Array, ids: Array) -> Array:
-    """The mean loss over its local steps that each client would report."""
+    """The mean loss over its local steps, which each client would report."""
     out: Array = f * factor
     if settings[0].instance.h.ndim == 1:
         return out
@@ -461,7 +461,7 @@ def losses(h: Array, optima: Array, w: Array) -> Array:
 
 
 def _finish(setting: Setting, path: Array, chosen: Array, rho: Array, rho_star: Array) -> Simulation:
-    """Gap and distance along the path; refuses a path that is not finite."""
+    """The result with gap and distance along the path; an error if the path is not finite."""
     study = setting.study
     off = path[1:] - setting.star
     if not np.isfinite(path[-1]).all():

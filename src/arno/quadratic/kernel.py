@@ -1,4 +1,4 @@
-"""The rounds of the simulation, compiled by numba on first use and cached on disk (`cache=True`)."""
+"""The rounds of the simulation. numba compiles them on first use and caches them on disk (`cache=True`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STEP, MIX1, MIX2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9),
 S11, S27, S30, S31, ONE = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(1)
 SCALE = 2.0**-53
 helper = njit(cache=True, nogil=True, error_model="numpy")
-SORTED = 48  # up to so many candidates are kept sorted by insertion; more are kept in a heap
+SORTED = 48  # up to so many candidates are kept in a sorted array, more candidates in a heap
 
 
 @helper
 def scramble(z):
-    """SplitMix64's finaliser, as in `core/selection_draws.py`."""
+    """The last step of SplitMix64, as in `core/selection_draws.py`."""
     z = (z ^ (z >> S30)) * MIX1
     z = (z ^ (z >> S27)) * MIX2
     return z ^ (z >> S31)
@@ -24,7 +24,7 @@ def scramble(z):
 
 @helper
 def uniform(begin, i):
-    """The i-th number of a stream."""
+    """The i-th uniform number of a stream."""
     return (np.float64(scramble(begin + np.uint64(i + 1) * STEP) >> S11) + 0.5) * SCALE
 
 
@@ -45,7 +45,7 @@ def draw(begin, cumulated, m, ids):
 
 @helper
 def sink(times, order, held, time, k):
-    """Replace the top of a heap by an entry."""
+    """Replace the first entry of a heap by another entry, and restore the order of the heap."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -60,7 +60,7 @@ def sink(times, order, held, time, k):
 
 @helper
 def keep(best, held, m, scores, k):
-    """Insert k into the m largest scores; of equal scores the earlier stays first. Returns how many are stored."""
+    """Insert k into the m largest scores; of equal scores the earlier one is first. Returns how many are stored."""
     score = scores[k]
     if held < m:
         at, held = held, held + 1
@@ -77,9 +77,11 @@ def keep(best, held, m, scores, k):
 
 @helper
 def sample(begin, p, cumulated, guide, scores, m, d, seen, stamp, times, best):
-    """The law of `choose` for the many samples of ρ, without logarithms: draws with replacement, repeats left out.
+    """A selection with the same distribution as `choose`, but faster, for the many samples of ρ.
 
-    `guide` says where in `cumulated` the search for a number begins. Where repeats become many, the rest is raced for.
+    It draws candidates with replacement and leaves repeats out, without logarithms. `guide` gives the position in
+    `cumulated` where the search for a number begins. After many repeats, the remaining candidates are those with the
+    smallest times, as in `choose`.
     """
     last, G = len(p) - 1, len(guide)
     drawn, held, i = 0, 0, 0
@@ -109,7 +111,10 @@ def sample(begin, p, cumulated, guide, scores, m, d, seen, stamp, times, best):
 
 @helper
 def choose(begin, p, scores, m, d, ordered, times, order, best):
-    """The d first of the race into `order`, of them the m with the largest scores into `best`."""
+    """Write the d clients with the smallest times into `order`, and the m of them with the largest scores into `best`.
+
+    The time of client k is −ln(u_k)/p_k, see `race` in `core/selection_draws.py`.
+    """
     K = len(p)
     if d >= K and not ordered:
         for k in range(K):
@@ -121,7 +126,7 @@ def choose(begin, p, scores, m, d, ordered, times, order, best):
             if held == d and (1 - u) * (1.5 - 0.5 * u) > times[d - 1 if d <= SORTED else 0] * p[k]:
                 continue  # −ln u ≥ (1−u) + (1−u)²/2, so the logarithm is not needed
             time = -math.log(u) / p[k]
-            if d <= SORTED:  # in order, by insertion
+            if d <= SORTED:  # insert into a sorted array
                 if held < d:
                     at, held = held, held + 1
                 elif time < times[d - 1]:
@@ -132,7 +137,7 @@ def choose(begin, p, scores, m, d, ordered, times, order, best):
                     times[at], order[at] = times[at - 1], order[at - 1]
                     at -= 1
                 times[at], order[at] = time, k
-            elif held < d:  # a heap with the latest on top
+            elif held < d:  # insert into a heap whose first entry has the largest time
                 at, held = held, held + 1
                 while at > 0 and times[(at - 1) // 2] < time:
                     times[at], order[at] = times[(at - 1) // 2], order[(at - 1) // 2]
@@ -212,7 +217,7 @@ def count_selected(
 
 @helper
 def skews(counts, draws, p, f, star_losses, star):
-    """ρ(S(w̄), w̄) and ρ(S(w̄), w*) from the counts of so many draws."""
+    """ρ(S(w̄), w̄) and ρ(S(w̄), w*), from how often each client is in the cohorts. draws: the sum of the counts."""
     here, there, mean = 0.0, 0.0, 0.0
     for k in range(len(p)):
         here += counts[k] * f[k]
@@ -223,7 +228,7 @@ def skews(counts, draws, p, f, star_losses, star):
 
 @helper
 def descend(h, step, pull, ids, m, w, new):
-    """w ← the mean of the models of the selected clients."""
+    """w ← the mean of the trained models of the selected clients."""
     dim = len(w)
     for j in range(dim):
         new[j] = 0.0

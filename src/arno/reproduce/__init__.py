@@ -1,1 +1,1 @@
-"""Published figures as data: a setting, a claim, and a band that counts as reproduced; see `figures/*.yaml`."""
+"""Published figures as data: settings, a claim, and the ranges in which it counts as reproduced (`figures/*.yaml`)."""

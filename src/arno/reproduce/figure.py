@@ -1,6 +1,6 @@
-"""A published figure: what is run, what is read from the runs, and which bands count as reproduced.
+"""A published figure: the runs, the values that are read from the runs, and the ranges that count as reproduced.
 
-A figure is one file of `figures/`, and its name is the name of the file:
+A figure is one file in `figures/`. Its name is the name of the file:
 
     source: paper, table or figure
     claim: what the publication says
@@ -13,9 +13,9 @@ A figure is one file of `figures/`, and its name is the name of the file:
     checks: [{says: ..., left: ARM, right: ARM, reading: NAME, ratio | difference | value: [low, high]}]
     quick: settings of --quick
 
-`best_of` lists settings that are tried, as the publication tuned them; the arm is the one with the best first reading.
-`published_data` names the data set of the publication where the file uses another one; with `data=` of that name the
-targets are `published_target`. A figure without arms names the command that settles it (`by`).
+`best_of` lists settings that are tried, because the publication tuned them; the runs with the best first reading count.
+`published_data` names the data set of the publication, if the file uses another data set; with `data=` of this name,
+the targets are `published_target`. A figure without arms names the command that checks it (`by`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ KINDS = ("rounds_to", "decade", "final", "last", "at")
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read from a run.
+    """A value that is read from a run.
 
-    kind: rounds_to (the first round whose score reaches `target`; one more than there are if none does), final, last
-        (the mean of the last `count` values), at (the value after round `round`), decade (rounds per factor of ten,
-        from `round` to the first value that reaches `target`, or to the last one).
+    kind: rounds_to (the first round whose score reaches `target`; the number of rounds plus one if no score reaches
+        it), final (the last value), last (the mean of the last `count` values), at (the value after round `round`),
+        decade (rounds per factor of ten, from `round` to the first value that reaches `target`, or to the last value).
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of a figure: its settings, the settings that are tried, what the publication reports."""
+    """One row of a figure: its settings, the settings that are tried, and the value in the publication."""
 
     settings: tuple[str, ...] = ()
     best_of: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Check:
-    """A sentence, and the band of a ratio, a difference or a value that makes it true."""
+    """A sentence, and the range of a ratio, a difference or a value in which the sentence is true."""
 
     says: str
     left: str
@@ -85,7 +85,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure; see above."""
+    """A published figure; the docstring of this module explains the fields."""
 
     name: str
     source: str
@@ -102,7 +102,7 @@ class Figure:
     by: str = ""
 
     def on(self, words: tuple[str, ...]) -> Figure:
-        """The figure with more settings; on the data of the publication it has the targets of the publication."""
+        """The figure with further settings; with the data of the publication, it has the published targets."""
         readings = dict(self.readings)
         if self.published_data and f"data={self.published_data}" in words:
             for name, one in readings.items():
@@ -111,17 +111,17 @@ class Figure:
         return replace(self, run=(*self.run, *words), readings=readings)
 
     def coarse(self) -> Figure:
-        """The figure with one seed and its quick settings."""
+        """The figure with its first seed only and its quick settings."""
         return replace(self, run=(*self.run, *self.quick), seeds=self.seeds[:1])
 
 
 def names() -> list[str]:
-    """All figures."""
+    """The names of all figures."""
     return sorted(path.stem for path in FIGURES.glob("*.yaml"))
 
 
 def meant(word: str) -> list[str]:
-    """The figure with this name, or all whose names begin with it: scaffold-table3 is -0, -10 and -100."""
+    """The figure with this name, or all figures whose names begin with it and a hyphen."""
     found = [word] if word in names() else [name for name in names() if name.startswith(f"{word}-")]
     if not found:
         raise unknown("figure", word, names(), "arno reproduce lists them")
@@ -136,7 +136,7 @@ def load(name: str) -> Figure:
 
 
 def parse(name: str, given: Mapping[str, Any]) -> Figure:
-    """A figure from its file; refuses what is misspelt or refers to nothing."""
+    """A figure from its file; an error for unknown keys, and for names of arms or readings that do not exist."""
     known = [f.name for f in fields(Figure) if f.name != "name"]
     for key in given:
         if key not in known:
@@ -165,6 +165,7 @@ def _check(name: str, given: Mapping[str, Any], arms: Mapping[str, Arm], reading
     if reading not in readings:
         raise unknown(f"reading of {name}", str(reading), readings)
     if (kind == "value") != (right is None):
-        raise ArnoError(f"a check of {name}", "a value has one arm, a ratio or a difference two", "correct it")
+        rule = "a value needs one arm; a ratio or a difference needs two"
+        raise ArnoError(f"a check of {name}", rule, "correct the file of the figure")
     ends = (-inf if low is None else float(low), inf if high is None else float(high))
     return Check(str(given["says"]), left, right, reading, kind, *ends)

@@ -11,7 +11,7 @@ from .verdict import Verdict
 
 
 def page(verdict: Verdict, command: str, notes: Sequence[str] = ()) -> str:
-    """The figure, our values beside the published ones, and every check with its band."""
+    """The figure, our values and the published values, and every check with its range."""
     figure = verdict.figure
     lines = [f"# {figure.name}: {verdict.word}", "", f"    {command}", "", *about(figure), "", *readings(verdict)]
     lines += ["", *checks(verdict), *(["", *notes] if notes else [])]
@@ -29,7 +29,7 @@ def about(figure: Figure) -> list[str]:
 
 
 def readings(verdict: Verdict) -> list[str]:
-    """A table: every arm, ours as mean ± standard deviation over the seeds, and what the publication reports."""
+    """A table: for every arm, our mean ± standard deviation over the seeds, and the published value."""
     figure = verdict.figure
     tuned = bool(verdict.chosen)
     head = ["arm", *(one.words for one in figure.readings.values()), "published", *(["best of"] if tuned else [])]
@@ -42,7 +42,7 @@ def readings(verdict: Verdict) -> list[str]:
 
 
 def checks(verdict: Verdict) -> list[str]:
-    """A table: every check, its band, what was found, whether it holds, and whether the seeds make that certain."""
+    """A table: every check, its range, the value found, whether it holds, and whether the seeds make this certain."""
     lines = ["| check | band | found | 95 % interval | |", "| --- | --- | --- | --- | --- |"]
     for one in verdict.outcomes:
         interval = f"{number(one.found.low)} to {number(one.found.high)}" if isfinite(one.found.low) else ""
@@ -53,7 +53,7 @@ def checks(verdict: Verdict) -> list[str]:
 
 
 def band(check: Check) -> str:
-    """The band of a check in words."""
+    """The range of a check in words."""
     low, high = number(check.low), number(check.high)
     what = {"ratio": "ratio ", "difference": "difference ", "value": ""}[check.kind]
     if not isfinite(check.high):
@@ -75,7 +75,7 @@ def cell(found: Summary) -> str:
 
 
 def number(x: float) -> str:
-    """A number with four digits that count.
+    """A number with four significant digits.
 
     >>> number(0.12345), number(1234567.0), number(12.0)
     ('0.1235', '1.235e+06', '12')
@@ -84,5 +84,5 @@ def number(x: float) -> str:
 
 
 def published(value: object) -> str:
-    """What the publication reports; empty where it draws a curve only."""
+    """The published value; empty if the publication only draws a curve."""
     return "" if value is None else str(value)

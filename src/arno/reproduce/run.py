@@ -1,4 +1,4 @@
-"""Run a figure: a comparison whose cells are its arms, with the settings that are tried, × seeds."""
+"""Run a figure: a comparison with one cell for each arm, each setting that is tried, and each seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tried(arm: str, about: Arm) -> dict[str, str]:
-    """The name of the group of runs for each setting that is tried; one group if none is."""
+    """The name of the group of runs for each setting that is tried; one group if no settings are tried."""
     return {word: f"{arm} {word}" for word in about.best_of} or {"": arm}
 
 
@@ -44,9 +44,9 @@ def reproduce(
     retry: bool = False,
     console: Console | None = None,
 ) -> Comparison:
-    """Run the cells that are missing and read all of them. command: what runs them again."""
+    """Run the cells that are missing, and read all cells. command: the command that runs the figure again."""
     if not figure.arms:
-        raise ArnoError(f"figure {figure.name}", "it is settled by a program of its own", f"run {figure.by}")
+        raise ArnoError(f"figure {figure.name}", "another program checks it", f"run {figure.by}")
     check_jobs(jobs)
     workers, always = workers_for([word for word in figure.run if word.startswith(("engine", "data", "model"))], out)
     grid = [

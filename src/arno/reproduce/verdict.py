@@ -1,4 +1,4 @@
-"""What a figure's runs say: readings of every arm, checks with their bands, the verdict."""
+"""The verdict on a figure: the readings of every arm, and the checks with their ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import ArnoError
 from .figure import Check, Figure, Reading
 from .run import tried
 
-#: A gap that is zero to rounding counts as this in a ratio.
+#: The smallest number in a ratio; it replaces a gap that is zero because of rounding.
 TINY = 1e-300
 
 #: Readings by arm, by name of the reading, by seed.
@@ -24,9 +24,9 @@ Read = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check with the mean over the seeds, its 95 % interval, and whether the mean lies in the band.
+    """A check with the mean over the seeds, its 95 % interval, and whether the mean is in the range.
 
-    The mean of ratios is the geometric one.
+    The mean of ratios is the geometric mean.
     """
 
     check: Check
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All readings and checks of a figure. chosen: the setting that was best, where several were tried."""
+    """All readings and checks of a figure. chosen: by arm, the best of the settings that were tried."""
 
     figure: Figure
     read: Read
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in a word."""
+        """The verdict: reproduced or not reproduced."""
         return "reproduced" if self.reproduced else "not reproduced"
 
     def record(self) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def judge(figure: Figure, found: Comparison) -> Verdict:
 def decide(figure: Figure, values: Read, signs: Mapping[str, float]) -> Verdict:
     """Judge the checks of a figure.
 
-    values: the readings of every arm; of one with settings that are tried, of each of them (see `tried`).
-    signs: by name of the reading, 1 if more is better and -1 if less is.
+    values: the readings of every group of runs: one group per arm, or per setting that is tried (see `tried`).
+    signs: by name of the reading: 1 if more is better, -1 if less is better.
     """
     first = next(iter(figure.readings))
     read: dict[str, Mapping[str, Mapping[int, float]]] = {}
@@ -128,7 +128,7 @@ def value(record: Record, reading: Reading) -> float:
 
 
 def _of_group(figure: Figure, group: Group, signs: Mapping[str, float]) -> dict[str, dict[int, float]]:
-    """The readings of a group by seed. A run that diverged never reaches a target and has the worst final value."""
+    """The readings of a group by seed. A run that diverged has the worst value in each reading."""
     out: dict[str, dict[int, float]] = {}
     for name, reading in figure.readings.items():
         out[name] = {}
@@ -149,7 +149,7 @@ def _sign(reading: Reading, groups: Iterable[Group]) -> float:
 
 
 def sign(reading: Reading, metrics: Iterable[Metric]) -> float:
-    """1 if more of a reading is better, -1 if less is."""
+    """1 if a larger reading is better, -1 if a smaller reading is better."""
     if reading.kind in ("rounds_to", "decade"):
         return -1.0
     return next((metric for metric in metrics if metric.name == reading.metric), Metric(reading.metric, "")).sign
@@ -164,7 +164,7 @@ def _outcome(check: Check, read: Read) -> Outcome:
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> Summary:
-    """The geometric mean of the ratios, and its interval."""
+    """The geometric mean of the ratios and its interval."""
     logs = _mean([log(max(x, TINY) / max(y, TINY)) if isfinite(x) and isfinite(y) else x - y for x, y in pairs])
     if not isfinite(logs.mean):
         return logs
@@ -172,5 +172,5 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> Summary:
 
 
 def _mean(values: Sequence[float]) -> Summary:
-    """Mean and interval; the sum where a run diverged, which is infinite."""
+    """The mean and its interval; if a run diverged, the infinite sum without an interval."""
     return summary(values) if all(map(isfinite, values)) else Summary(len(values), sum(values))

@@ -1,4 +1,4 @@
-"""What the output of a network means: its loss, its statistics, its metrics. One task, one file."""
+"""A task says what the outputs of a network mean: their loss, statistics and metrics. One task, one file."""
 
 from ..registry import Registry
 

@@ -1,4 +1,4 @@
-"""Binary classification: the score of a sample says how likely it is of the second class.
+"""Binary classification: the larger the score of a sample, the more likely is the second class.
 
 loss:  −log σ(s) for the second class, −log σ(−s) for the first; s = z with one output, z₁ − z₀ with two
 """
@@ -28,13 +28,13 @@ LOSS = Metric("loss", "log loss", "less", low=0, short="log loss", axis="loss")
 def binary(
     targets: Tensor, classes: Sequence[str], *, logits: Literal["one", "two"] = "one", pos_weight: float = 1.0
 ) -> Task:
-    """Two classes: log loss; AUROC, average precision, F1 and accuracy, with the second class as the positive one.
+    """Two classes: log loss; AUROC, average precision, F1 and accuracy, with the second class as the positive class.
 
-    logits: outputs of the network. one: its score; two: one for each class, which methods with classes need.
-    pos_weight: how much a sample of the second class weighs in the training loss.
+    logits: the outputs of the network. one: the score; two: one output per class, which methods for classes need.
+    pos_weight: the weight of a sample of the second class in the training loss.
     """
     if targets.is_floating_point() or targets.dim() != 1 or len(classes) != 2:
-        found = f"{len(classes)} classes" if classes and targets.dim() == 1 else "no labels of one class each"
+        found = f"{len(classes)} classes" if classes and targets.dim() == 1 else "no class label for each sample"
         remedy = "use task=auto" if len(classes) != 2 else "use task=multilabel"
         raise ArnoError("task=binary", f"it needs two classes, and the data have {found}", remedy)
     if not 0 < pos_weight < float("inf"):
@@ -77,7 +77,7 @@ class Binary(Ranked):
         return F.binary_cross_entropy_with_logits(margins, targets.to(margins.dtype), reduction="none")
 
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """AUROC and average precision of the scores; F1 and accuracy where a positive score means the second class."""
+        """AUROC and average precision of the scores; F1 and accuracy, where a positive score means the second class."""
         counts = self.counts(tally)
         positive, negative = counts.ranked(0)
         wrong = float(counts.false[0] + counts.missed[0])

@@ -28,7 +28,7 @@ LOSS = Metric("loss", "loss", "less", low=0, axis="loss")
 def classification(targets: Tensor, classes: Sequence[str]) -> Task:
     """One of several classes: cross-entropy; F1, accuracy, loss."""
     if targets.is_floating_point() or not classes:
-        raise ArnoError("task=classification", "the targets are no classes", "use task=regression, or task=auto")
+        raise ArnoError("task=classification", "the targets are not classes", "use task=regression, or task=auto")
     return Classification(len(classes))
 
 
@@ -74,7 +74,7 @@ class Classification(Task):
         return loss, log_p.exp_().sub_(one).div_(len(targets))
 
     def row_gradients(self, outputs: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The same with the classes on the second axis, where one vector instruction covers several samples."""
+        """See `Task.row_gradients`. With classes on the second axis, a vector instruction covers several samples."""
         log_p = outputs.mT.log_softmax(1)  # [rows, classes, batch]
         picked = targets[:, None]
         losses = -(log_p.gather(1, picked)[:, 0] * weight).sum(1)
@@ -82,9 +82,10 @@ class Classification(Task):
         return losses, log_p.exp_().scatter_add_(1, picked, minus).mul_(weight[:, None]).mT
 
     def spread(self, tally: Tensor, label_counts: Tensor) -> dict[str, float]:
-        """Accuracy on test data with each client's mix of labels, Σ_c share_kc · recall_c: mean, std, worst decile.
+        """Statistics over the clients of the accuracy on test data with each client's labels, Σ_c share_kc · recall_c.
 
-        And deciles: `client_accuracy_pQ` is the accuracy that Q percent of the clients do not exceed.
+        They are the mean, the standard deviation, the mean of the worst tenth, and deciles: `client_accuracy_pQ` is the
+        accuracy that Q percent of the clients do not exceed.
         """
         confusion = self.confusion(tally)
         recall = confusion.diagonal().double() / confusion.sum(1).clamp(min=1)
@@ -97,13 +98,13 @@ class Classification(Task):
         return {f"client_accuracy_{name}": float(value) for name, value in spread.items()}
 
     def balanced(self, targets: Tensor, seed: int) -> Tensor:
-        """Every class at the median class count; see `balanced` below."""
+        """Samples that give every class the median class count; see the function `balanced`."""
         return balanced(targets, self.classes, seed)
 
 
 @lru_cache(maxsize=16)
 def identity(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The identity matrix, made once; row y is 1_y."""
+    """The identity matrix, made once. Row y is 1_y."""
     with torch.inference_mode(False):
         return torch.eye(n, dtype=dtype, device=device)
 
@@ -114,7 +115,7 @@ def accuracy(confusion: Tensor) -> float:
 
 
 def weighted_f1(confusion: Tensor) -> float:
-    """F1 per class, weighted by how often the class occurs; a class never predicted and never true counts 0.
+    """F1 per class, weighted by how often the class occurs. A class that is never predicted and never true has F1 = 0.
 
     >>> round(weighted_f1(torch.tensor([[2, 1], [0, 1]])), 4)
     0.7667
@@ -126,10 +127,10 @@ def weighted_f1(confusion: Tensor) -> float:
 
 
 def balanced(y: Tensor, n_classes: int, seed: int) -> Tensor:
-    """Indices that bring every class to the median class count, m = ⌊median of the counts of classes that occur⌋.
+    """Indices of samples in which every class has the median class count m = ⌊median of the counts of present classes⌋.
 
-    A larger class is sampled without replacement; a smaller class keeps all its samples and is filled up with
-    replacement; an absent class stays absent. Class by class, ascending within a class.
+    From a larger class, m samples are drawn without replacement. A smaller class keeps all its samples, and further
+    samples of it are drawn with replacement. An absent class stays absent. Indices are ordered by class, then by value.
 
     >>> y = torch.tensor([0] * 5 + [1] * 3 + [3])
     >>> torch.bincount(y[balanced(y, 4, seed=0)], minlength=4).tolist()

@@ -34,7 +34,7 @@ def multilabel(targets: Tensor, classes: Sequence[str]) -> Task:
 class Multilabel(Ranked):
     """The mean log loss of the labels.
 
-    macro: the mean over the labels for which the score is defined. micro: of all (sample, label) pairs together.
+    macro: the mean over the labels for which the score is defined. micro: the score of all (sample, label) pairs.
     """
 
     name = "multilabel"
@@ -52,16 +52,16 @@ class Multilabel(Ranked):
         self.outputs = self.labels = labels
 
     def margins(self, outputs: Tensor) -> Tensor:
-        """The outputs."""
+        """The outputs are the scores of the labels."""
         return outputs
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
-        """The log loss of each label, the mean over the labels of a sample."""
+        """The log loss of each sample: the mean over its labels."""
         each = self.log_losses(outputs, targets)
         return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
 
     def log_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the labels of a sample, [n]."""
+        """The mean log loss over the labels of each sample, [n]."""
         return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none").mean(-1)
 
     def scores(self, tally: Tensor) -> dict[str, float]:

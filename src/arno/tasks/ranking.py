@@ -1,4 +1,4 @@
-"""Scores of a ranking, exact and with ties: AUROC and average precision; and statistics of labels that are 0 or 1."""
+"""AUROC and average precision, computed exactly, also with ties; and the statistics of labels that are 0 or 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def auroc(positive: Array, negative: Array) -> float:
-    """The chance that a positive sample scores higher than a negative one; a tie counts one half. NaN without both.
+    """The probability that a positive sample has a higher score than a negative sample; a tie counts one half.
+
+    It is NaN if there are no positive or no negative samples.
 
     >>> auroc(np.array([3.0, 1.0]), np.array([1.0, 0.0])), auroc(np.array([1.0]), np.array([]))
     (0.875, nan)
@@ -31,7 +33,7 @@ def auroc(positive: Array, negative: Array) -> float:
 
 
 def average_precision(positive: Array, negative: Array) -> float:
-    """The mean over positive samples of the precision at their score, Σ (R_i − R_{i−1}) P_i. NaN without any.
+    """The mean over positive samples of the precision at their score, Σ (R_i − R_{i−1}) P_i; NaN without any.
 
     >>> average_precision(np.array([3.0, 1.0]), np.array([1.0, 0.0])), average_precision(np.array([]), np.array([1.0]))
     (0.8333333333333333, nan)
@@ -44,12 +46,12 @@ def average_precision(positive: Array, negative: Array) -> float:
 
 
 def ratio(above: float, below: float) -> float:
-    """A quotient; NaN for 0/0."""
+    """The quotient of two numbers; NaN for 0/0."""
     return above / below if below else nan
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """The mean of the values that are defined; NaN if none is."""
+    """The mean of the values that are not NaN; NaN if there are none."""
     known = [value for value in values if value == value]
     return ratio(sum(known), len(known))
 
@@ -58,8 +60,8 @@ def mean_of(values: Sequence[float]) -> float:
 class Counts:
     """Joined statistics of n samples with L labels.
 
-    loss: the summed loss. hits, false, missed: [L] samples that were predicted rightly to have a label, wrongly to have
-    it, wrongly not to have it. scores, labels: [n, L].
+    loss: the summed loss. hits, false, missed: [L] numbers of true positives, false positives and false negatives.
+    scores, labels: [n, L].
     """
 
     n: int
@@ -76,7 +78,7 @@ class Counts:
         return self.scores[has, label], self.scores[~has, label]
 
     def pooled(self) -> tuple[Array, Array]:
-        """The same over all labels."""
+        """The scores of all (sample, label) pairs with label 1, and of all pairs with label 0."""
         return self.scores[self.labels == 1], self.scores[self.labels == 0]
 
     def f1(self) -> list[float]:
@@ -88,22 +90,22 @@ class Counts:
 class Ranked(Task):
     """A task with labels that are 0 or 1; AUROC and average precision need the scores of all samples.
 
-    The statistics of n samples are n, the loss, three counts of each label, n · L scores and n · L labels. They are
-    exact. Joining them takes 16 bytes for a sample and a label.
+    The statistics of n samples are n, the loss, three counts per label, n · L scores and n · L labels. They are exact.
+    Joined statistics take 16 bytes per sample and label.
     """
 
     labels: int
 
     @abstractmethod
     def margins(self, outputs: Tensor) -> Tensor:
-        """The score of each label, [n, L]; positive where the label is more likely than not."""
+        """The score of each label, [n, L]; it is positive if the label 1 is more likely than 0."""
 
     @abstractmethod
     def log_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log of the probability of the labels of each sample, [n]."""
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Samples and loss; for each label hits, false positives and misses; all scores; all labels."""
+        """The number of samples, the loss, for each label the three counts, all scores, and all labels."""
         scores, labels = self.margins(outputs).double(), targets.view(len(targets), -1).double()
         predicted = (scores > 0).double()
         counts = [(predicted * labels).sum(0), (predicted * (1 - labels)).sum(0), ((1 - predicted) * labels).sum(0)]
@@ -112,7 +114,7 @@ class Ranked(Task):
         return torch.cat([head, loss, *counts, scores.flatten(), labels.flatten()])
 
     def join(self, tallies: Sequence[Tensor]) -> Tensor:
-        """Counts are added up, scores and labels are put one after another."""
+        """The statistics of several batches: counts are added up, scores and labels are concatenated."""
         at = 2 + 3 * self.labels
         sizes = [int(tally[0]) * self.labels for tally in tallies]
         head = torch.stack([tally[:at] for tally in tallies]).sum(0)
@@ -121,7 +123,7 @@ class Ranked(Task):
         return torch.cat([head, *scores, *labels])
 
     def counts(self, tally: Tensor) -> Counts:
-        """The parts of joined statistics."""
+        """Joined statistics as named parts."""
         numbers: Array = tally.cpu().numpy()
         n, loss = int(numbers[0]), float(numbers[1])
         hits, false, missed = numbers[2 : 2 + 3 * self.labels].reshape(3, self.labels)

@@ -20,7 +20,7 @@ RMSE = Metric("rmse", "RMSE", "less", low=0, short="rmse", axis="error")
 MAE = Metric("mae", "MAE", "less", low=0, short="mae", axis="error")
 R2 = Metric("r2", "R²", high=1, short="R²")
 LOSS = Metric("loss", "loss", "less", low=0, axis="loss")
-#: Targets are all equal if their squares around their mean are such a share of those around μ: that is rounding.
+#: Targets count as equal if Σ (y − mean)² is at most this share of Σ (y − μ)²; such a small sum is rounding error.
 EQUAL = 1e-12
 
 
@@ -58,7 +58,7 @@ class Regression(Task):
         self.mean, self.std, self.outputs = mean.double(), std.double(), len(mean)
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
-        """The squared error, the mean over the outputs of a sample."""
+        """The squared error of scaled targets; for each sample, the mean over its outputs."""
         wanted = self.scaled(targets, outputs)
         if reduction == "mean":
             return F.mse_loss(outputs, wanted)
@@ -76,7 +76,7 @@ class Regression(Task):
     def scores(self, tally: Tensor) -> dict[str, float]:
         """RMSE and MAE over all outputs, the mean R² of the outputs, the mean loss.
 
-        R² is not defined for targets that are all equal; of several outputs, those with other targets count.
+        R² is not defined if all targets of an output are equal; then the mean R² leaves this output out.
         """
         n, loss = tally[:2].tolist()
         squared, absolute, total, spread = tally[2:].view(4, self.outputs)
@@ -95,7 +95,7 @@ class Regression(Task):
         return error.square().mean(), error.mul_(2 / error.numel())
 
     def row_gradients(self, outputs: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for many models at once."""
+        """The losses and gradients of many models at once; see `Task.row_gradients`."""
         error = outputs - self.scaled(targets, outputs)
         losses = (error.square().mean(2) * weight).sum(1)
         return losses, error.mul_(weight[..., None] * (2 / self.outputs))

@@ -1,4 +1,4 @@
-"""What a task is. `task=auto` chooses one from the data."""
+"""The base class of tasks. `task=auto` chooses a task from the data."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ PADDING = "<pad>"
 
 
 class Task(ABC):
-    """What an output means: the loss of (outputs, targets), statistics that add up over batches, metrics from them.
+    """What the outputs of a network mean: their loss, statistics that can be joined over batches, and metrics.
 
     outputs: how many numbers the network returns for a sample.
-    classes: how many classes there are; 0 where the targets are no classes.
-    metrics: what `scores` returns, declared; the first one selects the best model and is compared by default.
-    client_metrics: what `spread` returns, declared; see `over_clients`.
+    classes: the number of classes; 0 if the targets are not classes.
+    metrics: the declarations of what `scores` returns. The first metric selects the best model, and comparisons use it
+        by default.
+    client_metrics: the declarations of what `spread` returns; see `over_clients`.
     positions: whether the network returns outputs for every position of a sequence, [n, length, outputs].
 
-    A task must define `loss`, `tally` and `scores`. The gradients below follow from `loss`; a task that writes them out
-    makes training faster.
+    A task must define `loss`, `tally` and `scores`. By default autograd computes the gradients from `loss`; a task that
+    defines `gradient` and `row_gradients` by formulas makes training faster.
     """
 
     name: str
@@ -45,16 +46,16 @@ class Task(ABC):
 
     @abstractmethod
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Statistics of a batch, a float64 vector; `join` makes one vector of those of several batches."""
+        """The statistics of a batch, a float64 vector; `join` combines the vectors of several batches."""
 
     @abstractmethod
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """The metrics, by name, of joined statistics; NaN for a metric that these samples do not define."""
+        """The metrics by name, from joined statistics; NaN for a metric that is not defined for these samples."""
 
     def join(self, tallies: Sequence[Tensor]) -> Tensor:
         """The statistics of several batches as one vector: their sum.
 
-        A task whose vectors have different lengths overrides it. Zeros may follow such a vector.
+        A task whose vectors have different lengths overrides this method. Such a vector may have zeros at its end.
         """
         return added(tallies)
 
@@ -67,7 +68,7 @@ class Task(ABC):
         return loss.detach(), delta
 
     def row_gradients(self, outputs: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for many models at once: Σ_i weight_i · loss_i of each row, and its gradient.
+        """For many models at once: Σ_i weight_i · loss_i of each row (one row per model), and its gradient.
 
         outputs: [rows, batch, outputs]. targets: [rows, batch, …]. weight: [rows, batch].
         """
@@ -79,11 +80,11 @@ class Task(ABC):
         return losses.detach(), delta
 
     def spread(self, tally: Tensor, label_counts: Tensor) -> dict[str, float]:
-        """How well a model serves clients that hold these labels, from the statistics of the test data."""
+        """Statistics over clients with these labels, computed from the statistics of the test data."""
         return {}
 
     def balanced(self, targets: Tensor, seed: int) -> Tensor:
-        """The samples on which a model is scored so that all kinds of targets count alike; all of them by default."""
+        """Indices of samples in which all kinds of targets have the same weight; by default, all samples."""
         return torch.arange(len(targets))
 
 
@@ -107,7 +108,7 @@ def auto(targets: Tensor, classes: Sequence[str]) -> Task:
 
 
 def chosen(targets: Tensor, classes: Sequence[str]) -> str:
-    """The name of the task that the targets leave no doubt about."""
+    """The name of the task that fits the targets."""
     if targets.is_floating_point():
         return "regression"
     if targets.dim() == 2:
@@ -116,5 +117,5 @@ def chosen(targets: Tensor, classes: Sequence[str]) -> str:
 
 
 def several(targets: Tensor, labels: int) -> bool:
-    """Whether every sample has a 0 or a 1 for each of so many labels."""
+    """Whether the targets are a 0 or a 1 for each sample and each of `labels` labels."""
     return targets.dim() == 2 and targets.shape[1] == labels and bool(((targets == 0) | (targets == 1)).all())

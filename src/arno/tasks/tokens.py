@@ -1,6 +1,6 @@
 """Tokens: the outputs are logits of the next character or word, at every position or at the end of a sequence.
 
-loss:  −log softmax(z_t)_{y_t}, the mean over the tokens of a sequence, then over the sequences; padding is left out
+loss:  −log softmax(z_t)_{y_t}; the mean over the tokens of a sequence, then over the sequences, without padding
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ LOSS = Metric("loss", "loss per token", "less", low=0, short="loss", axis="loss"
 def tokens(targets: Tensor, classes: Sequence[str], *, padding: int | None = None) -> Task:
     """The next character or word: cross-entropy; perplexity, accuracy and loss per token.
 
-    padding: the number of the token that fills short sequences, whose targets do not count; by default that of <pad>.
+    padding: the index of the token that fills short sequences; targets with this token do not count. By default, the
+        index of <pad>.
     """
     if targets.is_floating_point() or not classes:
-        raise ArnoError("task=tokens", "the targets are no numbers of tokens", "use task=auto")
+        raise ArnoError("task=tokens", "the targets are not indices of tokens", "use task=auto")
     if padding is None and PADDING in classes:
         padding = list(classes).index(PADDING)
     if padding is not None and not 0 <= padding < len(classes):
@@ -63,13 +64,13 @@ class Tokens(Task):
         return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Tokens, how many of them were the most likely ones, their summed loss."""
+        """The number of tokens, how many of them had the largest output, and their summed loss."""
         losses, counted = self._losses(outputs, targets)
         right = (outputs.argmax(-1) == targets).view(counted.shape) & counted
         return torch.stack([counted.sum().double(), right.sum().double(), losses.double().sum()])
 
     def scores(self, tally: Tensor) -> dict[str, float]:
-        """e^loss, the share of right tokens, the loss per token."""
+        """The perplexity e^loss, the share of right tokens, and the loss per token."""
         count, right, total = tally.tolist()
         loss = ratio(total, count)
         return {"perplexity": inf if loss > 700 else exp(loss), "accuracy": ratio(right, count), "loss": loss}

@@ -1,4 +1,4 @@
-"""The trackers that `track=` names, and how far each of them is with a run."""
+"""The trackers that `track=` names, and which rounds of a run each of them has."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .tracker import State, Tracker
 class Destination(NamedTuple):
     """A tracker that a setting names.
 
-    word: the setting, as `mlflow@http://localhost:5000`. name: its files in `track/` have this name.
-    tracker: the tracker, not connected.
+    word: the setting, e.g. `mlflow@http://localhost:5000`. name: the name of its files in `track/`.
+    tracker: the tracker, which is not connected yet.
     """
 
     word: str
@@ -29,21 +29,21 @@ class Destination(NamedTuple):
         return run / "track" / f"{self.name}.{suffix}"
 
     def state(self, run: Path) -> State:
-        """How far the tracker is; empty before its first connection, and if that is not known any more."""
+        """The state of the tracker; empty before its first connection, and if the file of the state is damaged."""
         try:
             return checksummed.read(self.file(run), run, "uri", "described", "run", "sent", "error")
         except Damaged:
             return {}
 
     def write_state(self, run: Path, state: State) -> None:
-        """Note how far the tracker is, completely or not at all."""
+        """Write the state of the tracker, completely or not at all."""
         if self.file(run).is_dir():
             disk.set_aside(self.file(run))
         disk.write(self.file(run), checksummed.text(state).encode())
 
 
 def asked(track: Any) -> list[Destination]:
-    """The trackers of a setting, some with an address; refuses those that cannot work.
+    """The trackers that a setting names, with or without an address; an error if one of them cannot work.
 
     >>> asked(None), [tracker.name for tracker in asked("mlflow@sqlite:///a.db, tensorboard")]
     ([], ['mlflow', 'tensorboard'])
@@ -54,7 +54,7 @@ def asked(track: Any) -> list[Destination]:
 
 def _destination(word: str) -> Destination:
     name, _, uri = word.partition("@")
-    if ":" in name:  # a user's own: file.py:name or module:name
+    if ":" in name:  # a user's own tracker: file.py:name or module:name
         where, _, attribute = name.rpartition(":")
         short = f"{Path(where).name.removesuffix('.py')}.{attribute}"
         tracker = trackers.get("custom", name)(uri)
@@ -73,7 +73,7 @@ def _destination(word: str) -> Destination:
 
 
 def single(word: str) -> Destination:
-    """The tracker of a setting that may name only one."""
+    """The tracker of a setting that must name exactly one tracker."""
     found = asked(word)
     if len(found) != 1:
         raise ArnoError(f"--to {word}", "it must name one tracker", "call arno track once for each of them")

@@ -13,19 +13,19 @@ from .destination import Destination, asked
 
 __all__ = ["Tracking", "asked"]
 
-#: Seconds that a run waits at its end: for a server, which its process continues to serve, and for files.
+#: Seconds that a run waits at its end for a server, and for files. Afterwards, the sender continues without the run.
 WAIT_SERVER, WAIT_FILES = 5.0, 60.0
 
 
 class Tracking:
-    """The senders of one run, a process for each tracker."""
+    """The senders of one run: one process for each tracker."""
 
     def __init__(self, path: Path, track: Any) -> None:
         self.path = path
         self._senders = [(to, self._start(to)) for to in asked(track)]
 
     def finish(self) -> list[str]:
-        """The run has ended: wait some time for the senders; returns messages about what is not sent yet."""
+        """After the end of the run: wait some time for the senders; return messages about records not sent yet."""
         began = time.monotonic()
         return [line for to, process in self._senders for line in self._wait(to, process, began)]
 
@@ -33,7 +33,7 @@ class Tracking:
         log = to.file(self.path, "log")
         log.parent.mkdir(exist_ok=True)
         if before := to.state(self.path):
-            to.write_state(self.path, before | {"finished": ""})  # the run continues
+            to.write_state(self.path, before | {"finished": ""})  # the run is resumed
         with log.open("a") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "arno", "track", str(self.path), "--to", to.word, "--follow"],
@@ -53,14 +53,14 @@ class Tracking:
             process.returncode = 0  # the process continues alone; without this, Popen warns about it
             if self._sent(to):
                 return []
-            return [f"{to.name} is still being sent, in the background; if that fails, {later}"]
+            return [f"records are still being sent to {to.name} in the background; if this fails, {later}"]
         if process.returncode:
             why = to.state(self.path).get("error") or f"see {to.file(self.path, 'log')}"
-            return [f"{to.name} did not take everything ({why}); nothing is lost: {later}"]
+            return [f"{to.name} did not receive all records ({why}); no record is lost: {later}"]
         return []
 
     def _sent(self, to: Destination) -> bool:
-        """Whether a tracker has everything of the run that has ended."""
+        """Whether a tracker has all records and files of the run."""
         return bool(to.state(self.path).get("finished"))
 
 

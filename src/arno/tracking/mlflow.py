@@ -21,7 +21,7 @@ TAGS = ("arno", "python", "torch", "numpy", "platform", "command", "data_fingerp
 
 @trackers.register("mlflow", needs=("mlflow", "sqlalchemy"))
 class Mlflow(Tracker):
-    """An MLflow store: at `uri`, else at MLFLOW_TRACKING_URI, else SQLite in `mlruns.db` in the working directory."""
+    """An MLflow store at `uri`; by default at MLFLOW_TRACKING_URI, or in the SQLite file `mlruns.db` in this folder."""
 
     def __init__(self, uri: str = "") -> None:
         local = f"sqlite:///{Path('mlruns.db').resolve()}"
@@ -29,7 +29,7 @@ class Mlflow(Tracker):
         self.remote = self.uri.startswith(("http:", "https:", "databricks"))
 
     def open(self, folder: RunFolder, state: State) -> None:
-        """Create the run, with its configuration as parameters and its versions as tags."""
+        """Create the run. Its configuration becomes parameters, and values of its manifest become tags."""
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow.tracking import MlflowClient
@@ -47,7 +47,7 @@ class Mlflow(Tracker):
             state["described"] = True
 
     def send(self, records: Sequence[Record]) -> None:
-        """One request for up to a thousand values."""
+        """Send the values, up to a thousand in one request."""
         from mlflow.entities import Metric
 
         values = [
@@ -59,16 +59,16 @@ class Mlflow(Tracker):
             self._client.log_batch(self._run, metrics=values[at : at + VALUES])
 
     def finish(self, folder: RunFolder, status: str) -> None:
-        """The files become artifacts; the run gets its status."""
+        """Send the files as artifacts, and set the status of the run."""
         for path in files(folder):
             self._client.log_artifact(self._run, str(path))
         self._client.set_terminated(self._run, STATUS.get(status, "FAILED"))
 
     def close(self) -> None:
-        """Nothing: each request has its own connection."""
+        """Do nothing: each request has its own connection."""
 
     def _experiment(self) -> str:
-        """The id of the experiment, created if it does not exist; artifacts of an SQLite store are beside its file."""
+        """The id of the experiment, which is created if necessary; artifacts of an SQLite store are in its folder."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "arno")
         found = self._client.get_experiment_by_name(name)
         if found:

@@ -17,17 +17,17 @@ from .tracker import Record
 
 #: Rounds in one batch.
 BATCH = 250
-#: Seconds between two looks at the file: usually; after the last round, when the run waits for its trackers.
+#: Seconds between two readings of the file; the second number is used after the last round, when the run waits.
 LOOK, LAST_LOOK = 0.25, 0.01
-#: Seconds without an answer, after the end of the run, until the sender gives up; the longest pause between attempts.
+#: After the end of the run: the seconds without an answer until the sender stops. Also the longest pause between tries.
 PATIENCE = 5.0
 
 
 def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) -> int:
     """Send the records of a run that were not sent yet; with `follow`, continue until the run has ended.
 
-    Returns how many rounds were sent. While the run continues, a tracker that fails is tried again without end; after
-    that, a tracker that does not answer for `patience` seconds raises ArnoError.
+    Returns how many rounds were sent. While the run continues, sending to a tracker that fails is tried again without
+    limit. After the end of the run, an error is raised if the tracker does not answer for `patience` seconds.
     """
     refuse_links(path)
     sender, parent = Sender(path, single(to)), os.getppid()
@@ -50,15 +50,15 @@ def send(path: Path, to: str, follow: bool = False, patience: float = PATIENCE) 
                     raise ArnoError(f"{to} does not answer", why, remedy) from error
                 pause = min(2 * max(pause, LAST_LOOK), PATIENCE)
             if running:
-                answered = time.monotonic()  # patience is for the time after the run
+                answered = time.monotonic()  # the limit `patience` counts from the end of the run
             time.sleep(pause)
 
 
 class Sender:
-    """Reads the records of a run and sends them to a tracker; its state in the run's folder says how far it is.
+    """Reads the records of a run and sends them to a tracker. Its state is in a file in the folder of the run.
 
-    state: `sent`, the last round that was sent; `began`, when the run began; `finished`, the status of the run whose
-    files were sent; `error`, the last failure; and what the tracker itself keeps.
+    state: `sent`: the last round that was sent; `began`: when the run began; `finished`: the status of the run when its
+        files were sent; `error`: the last failure; and values that the tracker itself stores.
     total: how many rounds this sender has sent.
     """
 
@@ -75,7 +75,7 @@ class Sender:
         self._connected = False
 
     def step(self, running: bool) -> float | None:
-        """Send a batch; returns the seconds to wait before the next one, None when the run is over and all is sent."""
+        """Send a batch. Return the seconds to wait before the next batch; None if the run has ended and all is sent."""
         if not self._connected:
             self._connect()
         batch = self._next()
@@ -93,7 +93,7 @@ class Sender:
         return LOOK if self.state["sent"] < self._rounds else LAST_LOOK
 
     def note(self, error: Exception) -> str:
-        """Log a failure, once if it repeats; returns it in one line."""
+        """Log a failure, but only once if it repeats; return it on one line."""
         why = " ".join(str(error).split())[:200] or type(error).__name__
         if self.state.get("error") != why:
             print(f"{datetime.now():%H:%M:%S} {self.destination.name}: {why}", flush=True)
@@ -109,7 +109,7 @@ class Sender:
         self._connected = True
 
     def _next(self) -> list[Record]:
-        """Up to `BATCH` records that were not sent yet; the same ones until they are sent."""
+        """Up to `BATCH` records that were not sent yet. Until they are sent, the same records are returned again."""
         while not self._pending:
             records = [self._record(row) for row in self._reader.rows(BATCH)]
             if not records:

@@ -16,10 +16,10 @@ from .tracker import Record, State, Tracker
 
 @trackers.register("tensorboard", needs=("tensorboard",))
 class TensorBoard(Tracker):
-    """Event files in the folder `uri`, by default `tensorboard` in the run's folder; written without torch."""
+    """Event files in the folder `uri`, by default `tensorboard` in the run's folder. They are written without torch."""
 
     def open(self, folder: RunFolder, state: State) -> None:
-        """Start an event file."""
+        """Begin an event file."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -31,18 +31,18 @@ class TensorBoard(Tracker):
             state["described"] = True
 
     def send(self, records: Sequence[Record]) -> None:
-        """One event per round."""
+        """Write one event per round."""
         for record in records:
             values = [self._summary.Value(tag=name, simple_value=value) for name, value in record.values.items()]
             self._add(record.round, record.time, values)
         self._writer.flush()
 
     def finish(self, folder: RunFolder, status: str) -> None:
-        """The pictures and the manifest."""
+        """Write the pictures and the manifest."""
         now = time()
         for path in sorted(path for path in folder.path.glob("*.png") if path.is_file()):
             data = read_bytes(path, most=IMAGE) if path.stat().st_size <= IMAGE else b""
-            if len(data) < 24:  # damaged: it has no size
+            if len(data) < 24:  # a damaged picture without its size
                 continue
             width, height = struct.unpack(">II", data[16:24])
             image = self._summary.Image(height=height, width=width, colorspace=4, encoded_image_string=data)

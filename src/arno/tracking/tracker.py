@@ -1,4 +1,4 @@
-"""What a tracker is, and what it gets."""
+"""The base class of trackers, and the records that they receive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from ..records.folder import RunFolder
 
-#: What a tracker keeps between its connections: plain values, stored as JSON in the run's folder.
+#: The state that a tracker stores between its connections: plain values, stored as JSON in the run's folder.
 State = dict[str, Any]
-#: The kinds of files of a finished run that a tracker keeps.
+#: The suffixes of the files of a finished run that a tracker receives.
 KINDS = (".yaml", ".json", ".png", ".safetensors", ".parquet", ".txt", ".npz")
 
 
@@ -24,10 +24,10 @@ class Record(NamedTuple):
 
 
 class Tracker(ABC):
-    """Takes the records of one run. It must accept the same record twice.
+    """Receives the records of one run. It must accept the same record twice.
 
-    uri: the address after the @ of `track=mlflow@http://localhost:5000`; empty without one.
-    remote: whether records go over a network. At its end, a run waits only a few seconds for a remote tracker.
+    uri: the address after the @ of `track=mlflow@http://localhost:5000`; empty if there is none.
+    remote: whether records are sent over a network. At its end, a run waits only a few seconds for a remote tracker.
     """
 
     remote = False
@@ -37,15 +37,15 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self, folder: RunFolder, state: State) -> None:
-        """Connect. `state` holds what earlier connections have put into it; put into it what later ones need."""
+        """Connect. `state` holds the values that earlier connections stored; store in it what later ones need."""
 
     @abstractmethod
     def send(self, records: Sequence[Record]) -> None:
-        """Take the records of some rounds."""
+        """Receive the records of some rounds."""
 
     @abstractmethod
     def finish(self, folder: RunFolder, status: str) -> None:
-        """The run has ended as `status` says (done, failed, interrupted): take the files of its folder."""
+        """Receive the files of the run's folder after its end. status: done, failed or interrupted."""
 
     @abstractmethod
     def close(self) -> None:
@@ -53,5 +53,5 @@ class Tracker(ABC):
 
 
 def files(folder: RunFolder) -> list[Path]:
-    """The files of a finished run that a tracker keeps: configuration, manifest, pictures, models, tables."""
+    """The files of a finished run that a tracker receives: configuration, manifest, pictures, models, tables."""
     return sorted(path for path in folder.path.iterdir() if path.is_file() and path.suffix in KINDS)

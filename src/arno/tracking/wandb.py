@@ -12,7 +12,7 @@ from .tracker import Record, State, Tracker, files
 
 @trackers.register("wandb", needs=("wandb",))
 class Wandb(Tracker):
-    """Weights & Biases, configured by its own environment variables."""
+    """Weights & Biases. Its own environment variables configure it."""
 
     remote = True
 
@@ -31,12 +31,12 @@ class Wandb(Tracker):
         state["run"] = self._run.id
 
     def send(self, records: Sequence[Record]) -> None:
-        """One call per round; the library sends them in batches."""
+        """Log each round; the library sends the rounds in batches."""
         for record in records:
             self._run.log(record.values, step=record.round)
 
     def finish(self, folder: RunFolder, status: str) -> None:
-        """The files of the run's folder."""
+        """Send the files of the run's folder."""
         for path in files(folder):
             self._run.save(str(path), base_path=str(folder.path), policy="now")
 
