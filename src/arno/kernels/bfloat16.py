@@ -23,10 +23,10 @@ class BFloat16(Autograd):
         """torch's autocast."""
         return torch.autocast(self.w.device.type, torch.bfloat16)
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """The outputs of the module in float32."""
         with self.precision():
-            return super().outputs(x).to(self.w.dtype)
+            return super().forward(x).to(self.w.dtype)
 
 
 def refuse_bfloat16(device: torch.device, dtype: torch.dtype) -> None:

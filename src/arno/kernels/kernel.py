@@ -60,15 +60,19 @@ class Autograd(Kernel):
     written_out = False
     draws = True
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """The outputs of the module."""
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs of the module, of which autograd knows the gradient."""
         out: Tensor = self.module(x)
         return out
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The outputs of the module."""
+        return self.forward(x)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """One backward pass."""
         self.g.zero_()
-        loss = self.task.loss(self.outputs(x), y)
+        loss = self.task.loss(self.forward(x), y)
         loss.backward()
         return loss.detach()
 
