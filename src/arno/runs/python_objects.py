@@ -69,11 +69,11 @@ def _model(model: Any) -> Mapping[str, Any]:
     from ..models.python import give
 
     if not isinstance(model, nn.Module) and not callable(model):
-        rule = f"model must be a name, a torch.nn.Module, its class or a function, not {type(model).__name__}"
+        rule = f"it must be a name, a torch.nn.Module, its class or a function, not {type(model).__name__}"
         raise ArnoError("model", rule, "write model=net, model=Net or model='mlp'")
     return give(model)
 
 
 def _data(data: Any) -> Mapping[str, Any]:
-    rule = f"data must be a name or an arno.Data, not {type(data).__name__}"
+    rule = f"it must be a name or an arno.Data, not {type(data).__name__}"
     raise ArnoError("data", rule, "write data=arno.Data(x, y, client=ids) or data='digits'")
