@@ -70,6 +70,7 @@ def started(words, tmp_path):
     yield process, [p for p in everybody if "Agent" not in p.name()]  # Ray's two agents go a minute later
     for each in alive([process, *everybody]):
         each.kill()
+    process.wait(60)
     process.stdout.close()
 
 
