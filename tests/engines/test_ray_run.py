@@ -70,7 +70,7 @@ def started(words, tmp_path):
     yield process, [p for p in everybody if "Agent" not in p.name()]  # Ray's two agents go a minute later
     for each in alive([process, *everybody]):
         each.kill()
-    process.wait(60)  # else Python warns when the object is collected, in whatever test runs then
+    process.wait(60)
     process.stdout.close()
 
 

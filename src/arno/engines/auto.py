@@ -5,7 +5,8 @@ The choice depends only on the problem and on the first block of a round, so the
     a small network (see `kernels/choose.py`), at least 4 clients, nothing that `batched` refuses: batched
     several clients of any other network: processes
     a problem without a network (quadratics): serial, because sending a row takes longer than training it
-    one client at a time (a sequential method): serial, on all cores unless the network is small
+    one client at a time (a sequential method, or a network of more than 2²³ numbers): serial, on all cores unless the
+    network is small
 
 With one core, and on a GPU, `serial` replaces `processes`. Small networks are computed with one thread: two
 threads that wait for each other in every step are slower as soon as another process runs on the machine.
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.engine import Caller, Engine
+from ..core.federation import BLOCK
 from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Result, SumResult, Vec, Work
@@ -81,9 +83,9 @@ class Auto(Engine):
         return ("processes", self.cores) if kind == "processes" else self._engine(kind).workers_for(work)
 
     def scorers(self) -> int:
-        """Workers score networks that are not small."""
+        """Workers score networks that are neither small nor large."""
         parallel = not self.problem.small and self.cores > 1 and self.problem.device.type == "cpu"
-        return self.cores if parallel else 0
+        return self.cores if parallel and not large(self.problem) else 0
 
     def tally(self, w: Vec, split: str) -> Tensor:
         """The statistics of a model on a split."""
@@ -113,8 +115,12 @@ class Auto(Engine):
             engine.close()
 
     def _scorer(self) -> Engine:
-        """The engine that scores: workers, except for small networks, where messages would take longer than scoring."""
-        torch.set_num_threads(1)
+        """The engine that scores: workers, except for small networks, where messages would take longer than scoring.
+
+        A large network trains one client at a time, on all cores, and is scored on all cores: workers would only take
+        memory.
+        """
+        torch.set_num_threads(self.cores if large(self.problem) else 1)
         return self._engine("processes" if self.scorers() else "serial")
 
     def _engine(self, kind: str) -> Engine:
@@ -129,6 +135,11 @@ class Auto(Engine):
             made.attach(self.caller)
             self._engines[kind] = made
         return self._engines[kind]
+
+
+def large(problem: Problem) -> bool:
+    """Whether a block of work holds one client only."""
+    return 2 * problem.layout.size > BLOCK
 
 
 def choose(problem: Problem, work: Work, cores: int) -> str:
