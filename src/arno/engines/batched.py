@@ -23,7 +23,7 @@ from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat, Result, Work
 from ..errors import ArnoError
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from ..kernels.stacked import Batch, Stack, stack_for
 from ..models.network import narrow
 from ..problems.supervised import Supervised
