@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent / "speed"))
 from common import network
 
 from arno.core.layout import bind, flatten
-from arno.kernels.allocator import keep_memory
-from arno.kernels.choose import for_training
-from arno.kernels.lean import lean
+from arno.kernels.choose_kernel import for_training
+from arno.kernels.cpu_rewrites import lean
+from arno.kernels.glibc_memory import keep_memory
 from arno.models.convolutional import ConvNet, lenet5
 from arno.models.linear import MLP
 from arno.tasks.classification import Classification

@@ -10,7 +10,7 @@ from torch import nn
 
 from arno import ArnoError, run
 from arno.kernels.bfloat16 import BFloat16, refuse_bfloat16
-from arno.kernels.choose import choose, for_training
+from arno.kernels.choose_kernel import choose, for_training
 from arno.kernels.kernel import Autograd
 from arno.tasks.classification import Classification
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from arno.core.layout import flatten
 from arno.kernels.checked_program import program_of
-from arno.kernels.choose import choose, for_training
+from arno.kernels.choose_kernel import choose, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.program import Program
 from arno.kernels.stacked import Batch, StackedProgram, stacked_program

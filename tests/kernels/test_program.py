@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from arno.core.layout import flatten
 from arno.kernels.checked_program import Written, program_of
-from arno.kernels.choose import choose, for_training
+from arno.kernels.choose_kernel import choose, for_training
 from arno.kernels.dense import Dense
-from arno.kernels.gradient_rules import RESHAPES
 from arno.kernels.kernel import Autograd
 from arno.kernels.program import with_fewer_views, with_linear
 from arno.kernels.record import record
+from arno.kernels.rules.shapes import RESHAPES
 from arno.kernels.stacked import Batch, StackedProgram, refusal, stacked_program
 from arno.tasks.classification import Classification
 from arno.tasks.regression import Regression

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from arno.core.layout import flatten
-from arno.kernels.choose import choose, for_scoring, for_training
+from arno.kernels.choose_kernel import choose, for_scoring, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.strips import FEW, suits
 from arno.models.convolutional import ConvNet, lenet5, simple5layercnn

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from arno.core.layout import flatten
 from arno.kernels import products
-from arno.kernels.choose import choose, for_scoring, for_training
+from arno.kernels.choose_kernel import choose, for_scoring, for_training
 from arno.kernels.kernel import Autograd
 from arno.kernels.stacked import Batch, StackedProgram, Vmapped, stack_for
 from arno.models.convolutional import lenet5

@@ -19,7 +19,7 @@ from arno.config import settings as configs
 from arno.core.resources import allocating, counted, exhausted
 from arno.core.table import ClientTable
 from arno.errors import ArnoError, TooLarge
-from arno.kernels.choose import choose
+from arno.kernels.choose_kernel import choose
 from arno.records.folder import BLOCK, RunFolder
 from arno.runs.estimate import check, estimate, total
 from arno.runs.plan import plan

@@ -2,7 +2,7 @@
 
 The choice depends only on the problem and on the first block of a round, so the same run makes the same choice again:
 
-    a small network (see `kernels/choose.py`), at least 4 clients, nothing that `batched` refuses: batched
+    a small network (see `kernels/choose_kernel.py`), at least 4 clients, nothing that `batched` refuses: batched
     several clients of any other network: processes
     a problem without a network (quadratics): serial, because sending a row takes longer than training it
     one client at a time (a sequential method, or a network of more than 2²³ numbers): serial, on all cores unless the
@@ -27,7 +27,7 @@ from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from . import engines
 from .batched import Batched, unsupported
 from .processes import processes

@@ -23,7 +23,7 @@ from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat, Result, Work
 from ..errors import ArnoError
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from ..kernels.stacked import Batch, Stack, stack_for
 from ..models.network import narrow
 from ..problems.supervised import Supervised
@@ -163,7 +163,8 @@ class Group:
                 piece.copy_(start)
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
         self.velocity = [torch.zeros_like(piece) for piece in self.w] if self.sgd.momentum else []
-        self.low = stack.low_rank(len(rows), samples, self.start) if alike(work) and len(rows) > 1 else {}
+        together = self.plain and alike(work) and len(rows) > 1
+        self.low = stack.low_rank(len(rows), samples, self.start) if together else {}
         self._live(len(rows))
 
     def _live(self, live: int) -> None:

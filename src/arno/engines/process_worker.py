@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.problem import Problem
 from ..core.serial import Serial
 from ..core.work import Mat
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from ..registry import loaded_targets
 from .packing import Answer, answer, ask, load_problem, portable, span, unpack
 

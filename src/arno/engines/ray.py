@@ -21,7 +21,7 @@ import torch
 from ..core.problem import Problem
 from ..core.work import Result, SumResult, Vec, Work
 from ..errors import ArnoError
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from . import engines
 from .actors import Ray
 from .packing import pack

@@ -11,7 +11,7 @@ import torch
 
 from ..core.serial import Serial
 from ..core.work import Result, Work
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from .auto import choose
 from .batched import Batched
 from .packing import answer, ask, load_problem, portable, unpack

@@ -7,7 +7,7 @@ import torch
 from ..core.problem import Problem
 from ..core.serial import Serial
 from ..errors import ArnoError
-from ..kernels.allocator import keep_memory
+from ..kernels.glibc_memory import keep_memory
 from . import engines
 
 #: The most threads: OpenMP ends the process if it cannot start as many as are asked for.

@@ -13,7 +13,7 @@ from .kernel import Autograd
 from .products import turned_product
 from .program import Into, Program, from_stream
 from .record import Graph, NotRecorded, draws_put_back, record
-from .state import hooked, state
+from .side_effects import hooked, state
 
 #: Numbers of samples on which a program is compared with the network.
 SIZES = (3, 2)

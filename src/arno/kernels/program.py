@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .gradient_rules import IN_PLACE, RESHAPES, RULES, Arithmetic, Convolution, Point, Product, Rule
-from .gradient_rules_more import PICKS
 from .low_rank import LowRank
 from .products import affine, affine_of_rows, product, products
 from .record import Graph, NotRecorded, Operation, Ref, Value
+from .rules import RULES, Rule
+from .rules.attention import Product
+from .rules.images import Convolution
+from .rules.pointwise import IN_PLACE, Arithmetic, Point
+from .rules.shapes import RESHAPES
 
 #: Parameters of one model, or of many.
 Weights = Tensor | LowRank
@@ -95,7 +98,7 @@ class Blank(Noise):
         """Nothing is read."""
 
 
-KNOWN = RULES | PICKS | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
+KNOWN = RULES | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
 
 
 @dataclass(slots=True)

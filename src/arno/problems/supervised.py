@@ -26,7 +26,7 @@ from ..data.dataset import Transform
 from ..data.partition import Partition
 from ..errors import ArnoError
 from ..kernels.bfloat16 import refuse_bfloat16
-from ..kernels.choose import choose, for_scoring, for_training
+from ..kernels.choose_kernel import choose, for_scoring, for_training
 from ..kernels.kernel import Kernel
 from ..kernels.stacked import StackedProgram, refusal, stacked_program
 from ..models.network import Network, Units, last_linear, narrow

@@ -15,11 +15,11 @@ from ..tasks.task import Task
 from .bfloat16 import BFloat16
 from .chain import Step, chain_of
 from .checked_program import Written, program_of
+from .cpu_rewrites import lean
 from .dense import Dense, activation_of
-from .gradient_rules import by_halves, cuts_patches
 from .kernel import Autograd, Kernel
-from .lean import lean
 from .record import Graph, Operation
+from .rules.images import by_halves, cuts_patches
 from .strips import ConvStrips, suits
 
 #: A network is small up to so many parameters, and so many multiplications for a sample (`benchmarks/kernels.py`).

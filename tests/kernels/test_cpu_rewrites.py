@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from arno.core.layout import flatten
-from arno.kernels.choose import choose, for_scoring, for_training
-from arno.kernels.lean import Padded, Unpadded, Wide, lean
+from arno.kernels.choose_kernel import choose, for_scoring, for_training
+from arno.kernels.cpu_rewrites import Padded, Unpadded, Wide, lean
 from arno.models.convolutional import ConvNet
 from arno.tasks.classification import Classification
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .chain import Step
-from .state import hooked
+from .side_effects import hooked
 
 #: Convolutions are wide from so many channels (in, out) on; measured, narrower ones gain nothing.
 WIDE = (32, 64)

@@ -1,0 +1,80 @@
+"""What a rule is, and what rules share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..record import Operation
+
+Deltas = Sequence[Tensor | None]
+
+
+class Rule(ABC):
+    """One operation.
+
+    lead: whether many models are computed at once. led: which of the tensors have the axis of models. needs: for which
+    of the tensors a gradient is needed. constants: whether it takes constants as they are, without the axis of models.
+    passes: whether a gradient goes through. even: whether all its tensors have as many axes as the result.
+    """
+
+    outputs = 1
+    constants = False
+    passes = True
+
+    def __init__(self, step: Operation, lead: bool, led: Sequence[bool], needs: Sequence[bool]) -> None:
+        self.step, self.lead, self.led, self.needs = step, lead, led, needs
+        self.shape, self.shapes = step.shapes[0], [value.shape for value in step.values]
+        self.even = all(len(shape) == len(self.shape) for shape in self.shapes)
+        self.saved: tuple[Any, ...] = ()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Read the arguments; raises `NotRecorded` for those that the rule does not compute."""
+        return
+
+    @abstractmethod
+    def forward(self, *tensors: Any, **_: Any) -> Any:
+        """The output, or a sequence of outputs."""
+
+    @abstractmethod
+    def backward(self, *deltas: Any, **_: Any) -> Deltas:
+        """The gradient with respect to each tensor, of that with respect to the outputs; None where none is needed."""
+
+    def argument(self, at: int, name: str, default: Any = None) -> Any:
+        """An argument by its position or its name."""
+        return self.step.args[at] if len(self.step.args) > at else self.step.kwargs.get(name, default)
+
+    def axis(self, at: int, of: Sequence[int] | None = None) -> int:
+        """An axis of the first tensor, counted from the last one."""
+        return at if at < 0 else at - len(self.shapes[0] if of is None else of)
+
+    def whole(self, shape: Sequence[int], like: Tensor) -> tuple[int, ...]:
+        """A shape, with the axis of models of `like` before it."""
+        return (like.shape[0], *shape) if self.lead else tuple(shape)
+
+
+def reduced(delta: Tensor, shape: Sequence[int], lead: bool) -> Tensor:
+    """The gradient of a tensor of this shape that was broadcast: the sum over the axes that were added or stretched."""
+    own = delta.shape[1:] if lead else delta.shape
+    if own == shape:
+        return delta
+    more = len(own) - len(shape)
+    stretched = [i for i, n in enumerate(shape) if n == 1 and own[more + i] != 1]
+    axes = [i + lead for i in (*range(more), *(more + i for i in stretched))]
+    if axes:
+        delta = delta.sum(axes, keepdim=True)
+    return delta.reshape((*delta.shape[:1], *shape) if lead else tuple(shape))
+
+
+def aligned(rule: Rule, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """With axes of length 1 behind the axis of models, where a tensor has fewer axes than the result."""
+    if not rule.lead or rule.even:
+        return list(tensors)
+    missing = [
+        (1,) * (len(rule.shape) - len(shape)) if led else () for shape, led in zip(rule.shapes, rule.led, strict=True)
+    ]
+    return [t.reshape(t.shape[0], *ones, *t.shape[1:]) if ones else t for t, ones in zip(tensors, missing, strict=True)]
