@@ -235,7 +235,10 @@ def test_a_method_that_always_fails_stops_the_search(tmp_path: Path) -> None:
     with pytest.raises(ArnoError, match=r"all trials 1 to 3 failed; the first one: .*broken"):
         arno.tune(*words, out=tmp_path / "out", trials=3)
     words[1] = words[1].replace(":factory", ":early")
-    with pytest.raises(ArnoError, match=r"search for custom: RuntimeError: broken"):
+    with pytest.raises(
+        ArnoError,
+        match=r"search for custom: method\.target = .*: calling it failed: RuntimeError: broken .*; correct the code",
+    ):
         arno.tune(*words, out=tmp_path / "early", trials=3)
     assert not (tmp_path / "early" / "search").exists()
 

@@ -227,7 +227,9 @@ def test_retry_tries_three_times_with_the_same_bits(marks, digits, engine, tmp_p
         (tmp_path / f"mark{i}").touch()
     fed = Federation(digits, [Failing(2, folder=tmp_path)], engine=engine, on_client_error="retry")
     if marks == 3:
-        with pytest.raises(ClientError, match=r"client 2 in round 1: ValueError: bad sample .*, 3 times; correct it"):
+        with pytest.raises(
+            ClientError, match=r"client 2 in round 1: ValueError: bad sample .*, 3 times; correct that code"
+        ):
             fed.round()
         return
     fed.round()

@@ -185,5 +185,5 @@ def test_hooks_of_parameters_are_kept_where_clients_train():
         same_bits(held, engine, parts("fedavg"), times=1)
     finally:
         engine.close()
-    with pytest.raises(ArnoError, match="a parameter has a hook, which is lost"):
+    with pytest.raises(ArnoError, match="a parameter has a hook, which cannot be sent to another process"):
         pickle.dumps(held)

@@ -159,6 +159,6 @@ def test_a_client_drawn_twice_is_counted_once():
 
 def test_a_batch_of_one_sample_is_refused_where_batch_normalisation_has_no_variance():
     for batch, client in ((5, "client 0 with 6 samples"), (1, "client 0 with 6"), (9, "client 1 with 10")):
-        with pytest.raises(ArnoError, match=f"{client}.*batches of {batch}: .*BatchNorm has no variance"):
+        with pytest.raises(ArnoError, match=f"{client}.*batches of {batch}: .*BatchNorm cannot compute a variance"):
             Federation(problem(normed=True), local=Local(batch_size=batch))
     Federation(problem(), local=Local(batch_size=1)).round()

@@ -89,8 +89,9 @@ def refuse_values(cell: Cell, space: Mapping[str, Range], problem: Problem) -> N
         try:
             federation(config | {"state": "memory"}, on=problem)
         except ArnoError as error:
-            value, rule, *_ = error.args
-            remedy = "write int(1, 10)" if "whole number" in rule else "change the range"
+            value, rule, own = error.args
+            other = "write int(1, 10)" if "whole number" in rule else "change the range"
+            remedy = own if error.__cause__ else other  # own code that raised needs no other range
             raise ArnoError(f"search for {cell.name}: {value}", rule, remedy) from error
         except Exception as error:  # a user's own method can raise any exception
             raise ArnoError(f"search for {cell.name}", described(error), "correct the method or the ranges") from error
