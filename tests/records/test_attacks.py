@@ -468,3 +468,11 @@ def test_attack_a_configuration_without_rounds_is_not_tracked(finished, copy, ca
     folder.write_config({key: value for key, value in folder.config().items() if key != "rounds"})
     assert _status("track", run, "--to", "tensorboard") == 2
     assert "holds no number of rounds" in capsys.readouterr().err
+
+
+def test_a_run_whose_clients_all_diverged_can_be_read(tmp_path):
+    words = ("local.lr=1e30", "on_divergence=drop", "clients=4", "checkpoint.every=1", "data.limit=100")
+    made = arno.run(*words, rounds=3, out=str(tmp_path / "run"))
+    assert len(made.history) == 3
+    assert made.clients.empty
+    assert len(arno.resume(tmp_path / "run", "rounds=4").history) == 4

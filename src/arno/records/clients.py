@@ -87,9 +87,14 @@ def load(path: Path) -> Any:
 
 
 def _odd_column(rows: Any) -> str:
-    """The first column that does not hold what a run records in it; empty if there is none."""
+    """The first column that does not hold what a run records in it; empty if there is none.
+
+    Without rows (all clients were dropped) a column has no type.
+    """
     from pyarrow import types
 
+    if rows.num_rows == 0:
+        return ""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         whole = types.is_integer(column.type)
         number = whole or types.is_floating(column.type) or types.is_null(column.type)
