@@ -287,3 +287,33 @@ def test_a_lazy_layer_is_named(arno):
     Path("own.py").write_text("from torch import nn\ndef factory(shape, outputs):\n    return nn.LazyLinear(outputs)\n")
     error = arno("run", "model=custom", "model.target=own.py:factory").error
     assert "a lazy layer has no size before its first batch; write nn.Linear(64, 10)" in error
+
+
+CHANGES = """
+import os
+from arno import Part
+
+
+class Wanders(Part):
+    def {moment}(self, *arguments):
+        os.chdir("/")
+
+
+def factory():
+    return [Wanders()]
+"""
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+@pytest.mark.parametrize("moment", ["start", "send", "best_model"])
+def test_attack_own_code_that_changes_the_current_folder_is_one_line(moment, engine, arno, tmp_path, monkeypatch):
+    """The rest of the run went to another place, in silence."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CHANGES.format(moment=moment))
+    words = ("method=custom", "method.target=mine.py:factory", "rounds=2", "clients=3", "data.limit=60", "out=it")
+    said = arno("run", *words, f"engine={engine}", "--quiet")
+    assert said.status == 2
+    rule = "the run writes to it, which is relative to the current folder; use absolute paths in your own code"
+    assert f"os.chdir('/'): {rule}" in said.err
+    assert Path.cwd() == tmp_path
+    monkeypatch.chdir(tmp_path.parent)  # afterwards it may be changed again

@@ -19,6 +19,7 @@ from ..records.lock import writing
 from ..records.verify import newest, recover_manifest, refuse_other_config, verify
 from ..tracking.follow import asked
 from . import warm_start
+from .current_folder import unchanged
 from .estimate import check as check_room
 from .estimate import refuse_records
 from .loop import Interrupted, Loop, Totals
@@ -87,7 +88,7 @@ def resume(
     until: save the run and stop after this round; by default, after the last round.
     """
     folder = RunFolder.open(Path(path))
-    with writing(folder.path, "a run"):
+    with writing(folder.path, "a run"), unchanged(folder.path):
         before, allowed = folder.config(), [*allowed, *named(overrides)]
         refuse_other_config(folder)
         problem = dict(configs.flat(before)).get("problem.kind")
@@ -136,7 +137,7 @@ def execute(
     folder = RunFolder.new(config)
     existed, runs = folder.path.exists(), folder.path.parent.exists()
     try:
-        with writing(folder.path, "a run"):
+        with writing(folder.path, "a run"), unchanged(folder.path):
             return _execute(config, progress, parts, folder, None, pictures, new=True, until=until)
     finally:
         if not existed:

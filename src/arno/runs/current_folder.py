@@ -1,0 +1,40 @@
+"""The current folder stays the same while a run is written: the paths of the run are relative to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArnoError
+
+#: The folders of the runs that this process writes by relative paths.
+_written: list[Path] = []
+_watched: list[bool] = []  # whether `_watch` was added; Python cannot remove it again
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """Refuse `os.chdir` until the end of the block, where the path of the run is relative.
+
+    Own code that changes the current folder would otherwise send the rest of the run to another place.
+    """
+    if path.is_absolute():
+        yield
+        return
+    if not _watched:
+        sys.addaudithook(_watch)
+        _watched.append(True)
+    _written.append(path)
+    try:
+        yield
+    finally:
+        _written.remove(path)
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "os.chdir" and _written:
+        rule = f"the run writes to {_written[-1]}, which is relative to the current folder"
+        raise ArnoError(f"os.chdir({arguments[0]!r})", rule, "use absolute paths in your own code, or for out=")
