@@ -292,14 +292,15 @@ def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
     again, most = (problem.multiplications - problem.layout.d) * cores // 2, widest(problem, work)
     held = problem.layout.size
     if alike(work) and not isinstance(problem.stack, str):
-        held = problem.stack.held(int(work.steps.max()) * most)
+        held = problem.stack.held(int(work.steps.cpu().numpy().max()) * most)
     return max(1, GROUP // max(held, problem.x[0].numel() * most, again))
 
 
 def alike(work: Work) -> bool:
     """Whether all rows begin with one model, and their steps are those of SGD without anything else."""
-    changed = work.windows is not None or work.drift is not None or bool(work.mu.any()) or work.sgd.clip is not None
-    return not (changed or work.sgd.momentum or work.sgd.weight_decay) and work.start.stride(0) == 0
+    sgd, near = work.sgd, work.mu.cpu().numpy().any()  # NumPy's: it is asked in every round
+    changed = work.windows is not None or work.drift is not None or near or sgd.clip is not None
+    return not (changed or sgd.momentum or sgd.weight_decay) and work.start.stride(0) == 0
 
 
 def widest(problem: Supervised, work: Work) -> int:
