@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from ..errors import ArnoError
 
 #: The folders of the runs that this process writes by relative paths.
 _written: list[Path] = []
-_watched: list[bool] = []  # whether `_watch` was added; Python cannot remove it again
 
 
 @contextmanager
@@ -24,14 +24,17 @@ def unchanged(path: Path) -> Iterator[None]:
     if path.is_absolute():
         yield
         return
-    if not _watched:
-        sys.addaudithook(_watch)
-        _watched.append(True)
+    _watch_once()
     _written.append(path)
     try:
         yield
     finally:
         _written.remove(path)
+
+
+@cache
+def _watch_once() -> None:
+    sys.addaudithook(_watch)  # Python cannot remove it again
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
