@@ -125,7 +125,7 @@ class Book:
         ]
 
     def run(self, cells: Sequence[Cell], measure: Measure, jobs: int = 1) -> bool:
-        """Run what is missing, in this order; whether nothing is missing any more."""
+        """Run what is missing, several at a time: first what others start from; whether nothing is missing any more."""
         by_name = {cell.name: cell for cell in cells}
         lost = [cell.start for cell in cells if cell.start and cell.start not in by_name]
         assert not lost, f"no cell is called {lost[0]}"
@@ -138,19 +138,20 @@ class Book:
 
         todo = self.missing(cells)
         while todo:
-            with ThreadPoolExecutor(1 if any(cell.start for cell in cells) else jobs) as pool:
-                done = sum(pool.map(one, todo))
-            if done < len(todo):
-                left = len(todo) - done
-                print(f"the time is over: {left} runs are left; the same command goes on from here", flush=True)
-                return False
+            starts = {cell.start: by_name[cell.start] for cell in todo if cell.start}
+            again = [start for start in starts.values() if start not in todo and not self._there(start)]
+            for some in (again, [cell for cell in todo if not cell.start], [cell for cell in todo if cell.start]):
+                with ThreadPoolExecutor(jobs) as pool:
+                    left = len(some) - sum(pool.map(one, some))
+                if left:
+                    left = len(self.missing(cells))
+                    print(f"the time is over: {left} runs are left; the same command goes on from here", flush=True)
+                    return False
             todo = [cell for cell in cells if self.unpaired(cell)]  # their start was run again, with another model
         return True
 
     def _finish(self, cell: Cell, measure: Measure, start: Cell | None = None) -> None:
-        """Run a cell, and before it the cell that it starts from, if the model of its line is not there."""
-        if start is not None and not self._there(start):
-            self._finish(start, measure)
+        """Run a cell from the last model of its start, if it has one, and keep its line."""
         with tempfile.TemporaryDirectory() as folder:
             notes = Path(folder) / "imports"
             notes.touch()

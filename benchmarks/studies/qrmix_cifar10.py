@@ -1,6 +1,6 @@
 """The claim of QR-Mix at its own size: 200 + 100 rounds on CIFAR-10, 100 clients, 5 % in a round.
 
-    python benchmarks/studies/qrmix_cifar10.py [--data cifar10=DIR] [--splits DIR] [--minutes 100] [--plan]
+    python benchmarks/studies/qrmix_cifar10.py [--data cifar10=DIR] [--splits DIR] [--minutes 100] [--jobs 2] [--plan]
 
 Stage 1 is FedRCL with server momentum, 200 rounds; from its model, FedRCL alone, and FedRCL with QR-Mix by both rules,
 go on to round 300. The learning rate of a network is chosen at α = 0.3, and β for each rule, by the validation accuracy
@@ -13,6 +13,7 @@ FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz); without it 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ RULES, BETAS, BASE = ("seed", "lsq"), (0.001, 0.01, 0.1), "FedRCL"
 RATES = (0.1, 0.03, 0.01)  # the first one is FedRCL's, which trains a ResNet-18
 SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr_decay=0.998"]
 SETTING += ["local.weight_decay=1e-3", "local.batch_size=50", "local.epochs=5", "local.clip=10", "local.augment=true"]
-SETTING += ["eval.every=20", "checkpoint.every=20"]
+SETTING += ["eval.every=20", "checkpoint.every=20", "eval.clients=false", "engine.cores=1"]
 STAGE1 = ["method=compose", "method.parts=[rcl,server_momentum]"]
 
 
@@ -66,8 +67,8 @@ learning rate of each network, from 0.1 (FedRCL's, for a wide ResNet-18), 0.03 a
 for each rule and α, from 0.001, 0.01 and 0.1. The rates were added after the first run: `lenet5`, which has no
 normalisation, stays at 10 % with 0.1. Mean and 95 % interval over the seeds (Student's t); the differences are paired
 by seed: the arms of a seed start from one model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client
-in a round. *MB sent*: all uploads of the second stage. What the server needs is on the page of
-[costs](qrmix_cost.md).
+in a round, on one core while the other cores compute other runs. *MB sent*: all uploads of the second stage. What the
+server needs is on the page of [costs](qrmix_cost.md).
 
 {state}
 
@@ -156,6 +157,7 @@ def plan(splits: Path | None, book: Book) -> Iterator[tuple[Block, list[Cell]]]:
     for block in BLOCKS:
         yield block, rates(block, splits)
         rate = chosen(block, splits, book)[0] or RATES[len(RATES) // 2]
+        yield block, [first(block, seed, splits, rate) for seed in (TUNING, *block.seeds)]
         yield block, trials(block, splits, rate)
         betas = chosen(block, splits, book)[1] or dict.fromkeys(RULES, BETAS[len(BETAS) // 2])
         yield block, [cell for seed in block.seeds for cell in arms(block, seed, splits, rate, betas)]
@@ -265,13 +267,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__ or "", "runs/qrmix_cifar10")
     parser.add_argument("--splits", type=Path, metavar="DIR", help="the split files of FedRCL's authors")
     parser.add_argument("--plan", action="store_true", help="list the runs and whether they are finished; run nothing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a core for each")
     given = parser.parse_args(arguments)
     splits = given.splits
     book = Book("qrmix_cifar10", given.out, folders(given.data), given.words, minutes=given.minutes, again=given.again)
     whole = True
-    for i in range(0 if given.plan else 3 * len(BLOCKS)):
+    for i in range(0 if given.plan else len(list(plan(splits, book)))):
         _, cells = list(plan(splits, book))[i]
-        whole = whole and book.run(cells, measure)
+        whole = whole and book.run(cells, measure, given.jobs)
     if given.plan:
         for cell in every(splits, book):
             print(f"{'finished' if book.record(cell) else 'missing '} {cell.name}")

@@ -44,7 +44,7 @@ def test_its_settings_are_valid_and_are_the_documents(study, tmp_path):
 
 def test_what_says_most_comes_first_and_a_seed_has_one_first_stage(study, tmp_path):
     book = study.Book("qrmix_cifar10", tmp_path)
-    blocks = [(block.model[0], block.alpha, len(cells)) for block, cells in study.plan(None, book)][2::3]
+    blocks = [(block.model[0], block.alpha, len(cells)) for block, cells in study.plan(None, book)][3::4]
     assert blocks == [
         ("model=lenet5", 0.3, 20),
         ("model=lenet5", 0.1, 12),
@@ -53,7 +53,8 @@ def test_what_says_most_comes_first_and_a_seed_has_one_first_stage(study, tmp_pa
     ]
     cells = study.every(None, book)
     assert [cell.name.rpartition("stage 1 with rate ")[2] for cell in cells[:3]] == ["0.1", "0.03", "0.01"]
-    assert [cell.name.rpartition(": ")[2] for cell in cells[9:13]] == ["stage 1", "FedRCL", "seed", "lsq"]
+    assert {cell.name.rpartition(": ")[2] for cell in cells[3:8]} == {"stage 1"}, "several run at a time"
+    assert [cell.name.rpartition(": ")[2] for cell in cells[14:17]] == ["FedRCL", "seed", "lsq"]
 
 
 def test_a_network_has_the_rate_that_is_best_at_its_first_block(study, tmp_path, monkeypatch):
