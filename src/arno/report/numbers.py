@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import isfinite, isnan
 
 from ..core.metric import Metric
 
@@ -99,10 +99,10 @@ def probability(p: float) -> str:
 def duration(seconds: float) -> str:
     """Seconds in words.
 
-    >>> duration(7.24), duration(200), duration(7300)
-    ('7.2 s', '3 min 20 s', '2 h 1 min')
+    >>> duration(7.24), duration(200), duration(7300), duration(float("inf"))
+    ('7.2 s', '3 min 20 s', '2 h 1 min', 'inf s')
     """
-    if seconds < 60:
+    if seconds < 60 or not isfinite(seconds):  # a record may say anything
         return f"{seconds:.1f} s"
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{hours} h {minutes % 60} min"

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from .. import limits
 from ..analysis.run_entry import Entry, settings
 from ..errors import ArnoError
 from ..records import checksummed
@@ -88,11 +89,9 @@ def same_command(path: Path) -> list[str]:
     """
     command = str(checksummed.read(path / "compare.json", path, "command").get("command", ""))
     remedy = f"run it yourself: {command}"
-    try:
-        program, name, *words = shlex.split(command)
-    except ValueError:
-        program, name, words = "", "", []
-    if program != "arno" or name not in ("compare", "tune"):
+    said = limits.words(command, str(path))
+    program, name, words = said[:1], said[1:2], said[2:]
+    if program != ["arno"] or name not in (["compare"], ["tune"]):
         raise ArnoError(f"{path}", "its command is not known", "continue it as you started it")
     settings = [(word.partition("=")[0].strip().lstrip("+"), word.partition("=")[2]) for word in words]
     for key, value in settings:
@@ -102,4 +101,4 @@ def same_command(path: Path) -> list[str]:
     places = [value for key, value in settings if key == "out"]
     if len(places) != 1 or Path(places[0]).resolve() != path.resolve():
         raise ArnoError(f"{path}", f"its command writes to {', '.join(places) or 'another folder'}", remedy)
-    return [name, *words]
+    return [*name, *words]
