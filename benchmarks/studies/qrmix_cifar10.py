@@ -31,7 +31,7 @@ RULES, BETAS, BASE = ("seed", "lsq"), (0.001, 0.01, 0.1), "FedRCL"
 RATES = (0.1, 0.03, 0.01)  # the first one is FedRCL's, which trains a ResNet-18
 SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr_decay=0.998"]
 SETTING += ["local.weight_decay=1e-3", "local.batch_size=50", "local.epochs=5", "local.clip=10", "local.augment=true"]
-SETTING += ["eval.every=20", "checkpoint.every=20", "eval.clients=false", "engine.cores=1"]
+SETTING += ["eval.every=20", "checkpoint.every=20", "eval.clients=false", "engine=serial"]
 STAGE1 = ["method=compose", "method.parts=[rcl,server_momentum]"]
 
 
