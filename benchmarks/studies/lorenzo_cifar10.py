@@ -30,7 +30,7 @@ TEXT = """\
 
 {setting}
 All arms of a seed have the same split and the same start. Mean and 95 % interval over the seeds (Student's t);
-differences are paired by seed. A run that diverged counts as 0. Nothing was tuned. The budget is ten hours of two
+differences are paired by seed. A run that diverged counts as 0. Nothing was tuned. The budget is three hours of two
 cores. What a pass costs that trains its clients one after the other is on the page of [Lorenzo](lorenzo.md).
 
 {state}
