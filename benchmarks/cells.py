@@ -7,6 +7,10 @@ without it, it is run again, and so are those that started from another model th
 
 The sources are those at the beginning of the run. A source that was changed before the end of the run, or while it was
 stopped, has both digests, so that the cell counts as older.
+
+Most changes of a source move no bit. `--confirm` repeats the first rounds of older runs, one run of each kind, with the
+sources of today. If the training losses of these rounds are the same to the last bit, the runs of this kind no longer
+count as older, and the page says so. A change that acts only in later rounds is not found in this way.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from stale import OTHERS, PAGES, ROOT, digest, imported, noting, other
 CELLS = PAGES / "cells"
 #: What the study keeps of a run.
 Measure = Callable[[RunResult], dict[str, Any]]
+FIRST = 5  # how many rounds `--confirm` repeats
 UNFINISHED = 3  # the exit status of a study with cells left to run
 
 
@@ -49,7 +54,7 @@ class Book:
 
     out: a folder for the runs. data: folders of data sets by name. words: more settings for every run, to try the
     study: then lines and page stay beside the runs. minutes: no run starts later than that. again: a cell from older
-    sources counts as missing.
+    sources counts as missing. confirm: before that, the first rounds of older cells are repeated.
     """
 
     def __init__(
@@ -61,11 +66,13 @@ class Book:
         *,
         minutes: float = float("inf"),
         again: bool = False,
+        confirm: bool = False,
     ) -> None:
         self.out, self.data, self.words = out, dict(data or {}), tuple(words)
         self.file = (out if words else CELLS) / f"{name}.jsonl"
-        self.again, self._ends, self._lock = again, perf_counter() + 60 * minutes, Lock()
+        self.again, self.confirm, self._ends, self._lock = again, confirm, perf_counter() + 60 * minutes, Lock()
         self.records: dict[str, dict[str, Any]] = {}
+        self.repeated: dict[tuple[str, str], str] = {}  # kind of cell and its sources: later ones with the same bits
         self.sources: dict[str, dict[str, str]] = {}
         for number, line in enumerate(self.file.read_text("utf-8").splitlines() if self.file.exists() else (), 1):
             try:
@@ -76,6 +83,8 @@ class Book:
     def _take(self, line: dict[str, Any]) -> None:
         if "cell" in line:
             self.records[line["cell"]] = line
+        elif "repeated" in line:
+            self.repeated[line["repeated"], line["from"]] = line["sources"]
         else:
             self.sources[line["sources"]] = line["files"]
 
@@ -112,9 +121,20 @@ class Book:
         return found is not None and start is not None and found.get("start") != start["model"]
 
     def older(self, cell: Cell) -> bool:
-        """Whether a finished cell was made from other sources than those that are here now."""
+        """Whether a finished cell is from other sources than those that are here now, which were not confirmed."""
+        return self.record(cell) is not None and bool(other(self.made_from(cell)))
+
+    def kind(self, cell: Cell) -> tuple[str, str]:
+        """What a finished cell has in common with those that differ from it only in the seed: settings and sources."""
         found = self.record(cell)
-        return found is not None and bool(other(self.sources[found["sources"]]))
+        assert found is not None, cell.name
+        return " ".join(word for word in self.settings(cell) if not word.startswith("seed=")), found["sources"]
+
+    def made_from(self, cell: Cell) -> dict[str, str]:
+        """The sources of a finished cell; or later ones that gave the same bits."""
+        settings, made = self.kind(cell)
+        same = self.repeated.get((settings, made), made)
+        return self.sources[same if other(self.sources[made]) else made]
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that are to be run."""
@@ -136,6 +156,8 @@ class Book:
             self._finish(cell, measure, by_name.get(cell.start))
             return True
 
+        if self.confirm and not self._confirm(cells, jobs):
+            return False
         todo = self.missing(cells)
         while todo:
             starts = {cell.start: by_name[cell.start] for cell in todo if cell.start}
@@ -157,19 +179,50 @@ class Book:
             notes.touch()
             words = [f"load={self.path(start)}"] if start is not None else []
             before = self._begin(cell)
-            result = self._perform(cell, words, noting(notes))
-            files = {}
-            for file in sorted(imported(notes.read_text().split())):
-                now = digest(ROOT / file)
-                files[file] = "+".join(sorted({before.get(file, now), now}))
+            result = self._perform(cell, self.path(cell), words, noting(notes))
+            files = sources_of(notes, before)
         line: dict[str, Any] = {"cell": cell.name, "settings": self.settings(cell)}
         line |= {"scores": {"diverged": True} if result is None else measure(result)}
+        line |= {"losses": {} if result is None else losses(result)}
         line |= {"seconds": 0 if result is None else round(json_of(result.path / "manifest.json")["seconds"], 1)}
         if start is not None:
             line["start"] = fingerprint(self.path(start))
         line["model"] = "" if result is None else fingerprint(result.path)
         self._keep(line, files)
         print(f"{cell.name}: {line['scores']} ({line['seconds']} s)", flush=True)
+
+    def _confirm(self, cells: Sequence[Cell], jobs: int) -> bool:
+        """Repeat the first rounds of a run of each kind that is older; whether there was time for all of them."""
+        kinds: dict[tuple[str, str], Cell] = {}
+        for cell in cells:
+            here = not cell.start or any(self._there(one) for one in cells if one.name == cell.start)
+            if self.older(cell) and here:
+                kinds.setdefault(self.kind(cell), cell)
+        starts = {cell.name: self.path(cell) for cell in cells}
+
+        def one(cell: Cell) -> bool:
+            if perf_counter() > self._ends:
+                return False
+            self._repeat(cell, starts.get(cell.start))
+            return True
+
+        with ThreadPoolExecutor(jobs) as pool:
+            return all(pool.map(one, kinds.values()))
+
+    def _repeat(self, cell: Cell, start: Path | None) -> None:
+        """Repeat the first rounds of a finished cell, and keep a line if their losses are the same."""
+        found, (settings, made) = self.records[cell.name], self.kind(cell)
+        last = max(map(int, found["losses"]), default=None)
+        words = [*([] if start is None else [f"load={start}"]), *([] if last is None else [f"rounds={last}"])]
+        with tempfile.TemporaryDirectory() as folder:
+            notes, before = Path(folder) / "imports", states()
+            notes.touch()
+            result = self._perform(cell, Path(folder) / "run", words, noting(notes))
+            now = {} if result is None else losses(result)
+            same = json.dumps(now) == json.dumps(found["losses"])
+            print(f"{cell.name}: {'the same' if same else 'other'} losses", flush=True)
+            if same:
+                self._keep({"repeated": settings, "from": made}, sources_of(notes, before))
 
     def _there(self, cell: Cell) -> bool:
         """Whether the last model of a finished cell is in its folder."""
@@ -190,9 +243,8 @@ class Book:
         noted.write_text(json.dumps(before), "utf-8")
         return before
 
-    def _perform(self, cell: Cell, words: Sequence[str], env: Mapping[str, str]) -> RunResult | None:
+    def _perform(self, cell: Cell, path: Path, words: Sequence[str], env: Mapping[str, str]) -> RunResult | None:
         """Run a cell in a process of its own, or continue it; None if a client diverged."""
-        path = self.path(cell)
         stopped = path.exists()
         command = ["resume", str(path)] if stopped else ["run", *cell.words, *self.words, *words, f"out={path}"]
         data = next((word.partition("=")[2] for word in cell.words if word.startswith("data=")), "")
@@ -225,9 +277,9 @@ class Book:
 
     def note(self, cells: Iterable[Cell]) -> None:
         """Tell `make results` which sources the cells of a page were made from."""
-        found = [record for cell in cells if (record := self.record(cell))]
+        found = [cell for cell in cells if self.record(cell)]
         if notes := os.environ.get("ARNO_NOTES"):
-            pairs = {pair for record in found for pair in self.sources[record["sources"]].items()}
+            pairs = {pair for cell in found for pair in self.made_from(cell).items()}
             with open(notes, "a", encoding="utf-8") as file:
                 file.writelines(f"{name}={one}\n" for name, one in sorted(pairs))
 
@@ -242,9 +294,27 @@ class Book:
         """How many cells are finished, for the page."""
         there = [cell for cell in cells if self.record(cell) is not None]
         older = sum(map(self.older, there))
+        same = [cell for cell in there if self.made_from(cell) is not self.sources[self.kind(cell)[1]]]
         more = f", {older} of them from older sources than the newest" if older else ""
+        if same:
+            more += f", {len(same)} of them from sources that were changed later: of {len(set(map(self.kind, same)))} "
+            more += f"of these runs the first {FIRST} rounds were repeated and gave the same losses to the last bit"
         spent = sum(self.records[cell.name]["seconds"] for cell in there) / 3600
         return f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h."
+
+
+def losses(result: RunResult) -> dict[str, float | None]:
+    """The training losses of the first rounds of a run, by round."""
+    return {str(row["round"]): row.get("train_loss") for row in result.rows[:FIRST]}
+
+
+def sources_of(notes: Path, before: Mapping[str, str]) -> dict[str, str]:
+    """The sources that a run noted, with the digests that they had before and have after it."""
+    files = {}
+    for file in sorted(imported(notes.read_text().split())):
+        now = digest(ROOT / file)
+        files[file] = "+".join(sorted({before.get(file, now), now}))
+    return files
 
 
 def states() -> dict[str, str]:
@@ -270,8 +340,14 @@ def options(about: str, out: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path(out), help="a folder for the runs")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run later than that")
     parser.add_argument("--again", action="store_true", help="run cells anew that were made from older sources")
+    parser.add_argument("--confirm", action="store_true", help="repeat the first rounds of runs from older sources")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="more settings for every run, to try the program")
     return parser
+
+
+def kept(given: argparse.Namespace) -> dict[str, Any]:
+    """The options of a `Book`."""
+    return {"minutes": given.minutes, "again": given.again, "confirm": given.confirm}
 
 
 def folders(given: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from arno.reproduce.figure import Figure, load
 from arno.reproduce.run import cells as runs_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from cells import UNFINISHED, Book, folders, options
+from cells import UNFINISHED, Book, folders, kept, options
 from figure_cells import cells, measure
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "lorenzo_cifar10.md"
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a core for each")
     given = parser.parse_args(arguments)
     figure = load(FIGURE)
-    book = Book(FIGURE, given.out, folders(given.data), given.words, minutes=given.minutes, again=given.again)
+    book = Book(FIGURE, given.out, folders(given.data), given.words, **kept(given))
     whole = book.run(cells(figure), measure(figure), given.jobs)
     found = scores(figure, book)
     text = {"setting": figure.setting, "state": book.state(cells(figure)), "rows": "\n".join(rows(found))}

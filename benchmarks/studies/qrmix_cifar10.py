@@ -23,7 +23,7 @@ from arno.analysis.statistics import Summary, summary
 from arno.runs.result import RunResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from cells import UNFINISHED, Book, Cell, folders, options
+from cells import UNFINISHED, Book, Cell, folders, kept, options
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "qrmix_cifar10.md"
 FIRST, LAST, TUNING = 200, 300, 1000  # the last rounds of the stages, the seed of the choice of β
@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a core for each")
     given = parser.parse_args(arguments)
     splits = given.splits
-    book = Book("qrmix_cifar10", given.out, folders(given.data), given.words, minutes=given.minutes, again=given.again)
+    book = Book("qrmix_cifar10", given.out, folders(given.data), given.words, **kept(given))
     whole = True
     for i in range(0 if given.plan else len(list(plan(splits, book)))):
         _, cells = list(plan(splits, book))[i]

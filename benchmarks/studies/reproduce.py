@@ -17,7 +17,7 @@ from arno.reproduce.figure import Figure, load, meant, names
 from arno.reproduce.page import page as page_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from cells import UNFINISHED, Book, folders, options
+from cells import UNFINISHED, Book, folders, kept, options
 from figure_cells import cells, measure, verdict
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "reproduce.md"
@@ -87,8 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     data = folders(given.data)
     figures = [load(name) for name in names()]
     settings = [word for word in given.words if "=" in word]
-    kept = {"minutes": given.minutes, "again": given.again}
-    books = {one.name: Book(one.name, given.out / one.name, data, settings, **kept) for one in figures}
+    books = {one.name: Book(one.name, given.out / one.name, data, settings, **kept(given)) for one in figures}
     whole = True
     for figure in sorted(figures, key=lambda one: one.hours):
         if figure.name in wanted or (not wanted and figure.hours <= HOURS):

@@ -80,9 +80,9 @@ def test_it_stops_goes_on_and_judges_whole_blocks_only(study, tmp_path, monkeypa
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
 
-    def here(book, cell, words, env) -> RunResult:
+    def here(book, cell, path, words, env) -> RunResult:
         """The run in this process, so that the test does not start 14 of them."""
-        return run(*cell.words, *words, out=str(book.path(cell)))
+        return run(*cell.words, *words, out=str(path))
 
     monkeypatch.setattr(study.Book, "_perform", here)
     assert study.main(["--minutes", "0"]) == study.UNFINISHED

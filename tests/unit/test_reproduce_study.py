@@ -19,13 +19,13 @@ def study(tmp_path, monkeypatch, request):
     cells, made = import_module("cells"), import_module(request.param)
 
     class Result:
-        path = Path("nowhere")
+        path, rows = Path("nowhere"), ()
 
     monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
     monkeypatch.setattr(cells, "json_of", lambda path: {"seconds": 600})
     monkeypatch.setattr(cells, "fingerprint", lambda path: "0")
     monkeypatch.setattr(cells, "states", dict)
-    monkeypatch.setattr(cells.Book, "_perform", lambda self, cell, words, env: Result())
+    monkeypatch.setattr(cells.Book, "_perform", lambda self, cell, path, words, env: Result())
     monkeypatch.setattr(made, "PAGE", tmp_path / "page.md")
     monkeypatch.delenv("ARNO_NOTES", raising=False)
     monkeypatch.chdir(tmp_path)

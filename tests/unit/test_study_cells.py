@@ -83,15 +83,16 @@ def quick(cells, monkeypatch):
     """Books whose runs take no time: the names of the cells that were run."""
     ran: list[str] = []
 
-    def perform(book, cell, words, env):
-        ran.append(cell.name)
-        book.path(cell).mkdir(parents=True)
-        (book.path(cell) / "final.safetensors").touch()
-        return SimpleNamespace(path=book.path(cell))
+    def perform(book, cell, path, words, env):
+        ran.append(" ".join([cell.name, *words]))
+        path.mkdir(parents=True)
+        (path / "final.safetensors").touch()
+        return SimpleNamespace(path=path)
 
     monkeypatch.setattr(cells.Book, "_perform", perform)
     monkeypatch.setattr(cells, "json_of", lambda path: {"seconds": 1800})
     monkeypatch.setattr(cells, "fingerprint", lambda path: "0")
+    monkeypatch.setattr(cells, "losses", lambda result: {"0": 0.1, "1": 0.5})
     monkeypatch.setattr(cells, "imported", lambda names: {"src/arno/version.py", "benchmarks/stale.py"})
     monkeypatch.setattr(cells, "states", dict)
     return ran
@@ -114,6 +115,37 @@ def test_other_settings_and_older_sources_are_run_again(cells, quick, tmp_path, 
     again = cells.Book("mine", tmp_path, again=True)
     assert again.missing([one, two]) == [one, two]
     assert quick == ["one", "two"]
+
+
+def test_older_runs_count_when_their_first_rounds_repeat(cells, quick, tmp_path, monkeypatch, capsys):
+    """A change that moves no bit costs a few rounds of one seed of each kind, not the whole study."""
+    made = [cells.Cell(f"{arm} seed {seed}", (f"method={arm}", f"seed={seed}")) for arm in "ab" for seed in (0, 1)]
+    stage2 = cells.Cell("a, stage 2", ("method=a", "rounds=9"), made[0].name)
+    book = cells.Book("mine", tmp_path)
+    assert book.run([*made, stage2], lambda result: {})
+    now = {"src/arno/version.py": "1" * 12}
+    monkeypatch.setattr(cells, "other", lambda files: [] if files == now else list(files))
+    monkeypatch.setattr(cells, "sources_of", lambda notes, before: now)
+    monkeypatch.setattr(cells, "losses", lambda result: {"0": 0.1, "1": 0.5 if len(quick) < 3 else 0.6})
+    again = cells.Book("mine", tmp_path, confirm=True)
+    assert all(map(again.older, made))
+    quick.clear()
+    assert again.run([*made, stage2], lambda result: {})
+    assert quick == ["a seed 0 rounds=1", "b seed 0 rounds=1", f"a, stage 2 load={book.path(made[0])} rounds=1"]
+    assert "a seed 0: the same losses\nb seed 0: the same losses\na, stage 2: other losses" in capsys.readouterr().out
+    clone = cells.Book("mine", tmp_path)
+    assert [clone.older(cell) for cell in (*made, stage2)] == [False] * 4 + [True]
+    assert clone.missing([*made, stage2]) == []
+    assert cells.Book("mine", tmp_path, again=True).missing([*made, stage2]) == [stage2]
+    assert clone.state([*made, stage2]) == (
+        "5 of 5 runs are finished, 1 of them from older sources than the newest, 4 of them from sources that were "
+        "changed later: of 2 of these runs the first 5 rounds were repeated and gave the same losses to the last bit; "
+        "together they took 2.5 h."
+    )
+    notes = tmp_path / "notes"
+    monkeypatch.setenv("ARNO_NOTES", str(notes))
+    clone.note(made)
+    assert notes.read_text() == "src/arno/version.py=111111111111\n"
 
 
 def test_sources_are_those_of_the_begin_of_a_run(cells, quick, tmp_path, monkeypatch):
@@ -151,7 +183,7 @@ def test_runs_of_a_seed_start_from_the_model_of_the_line(cells, quick, tmp_path,
     assert book.missing([first, second, third]) == [third]
     quick.clear()
     assert book.run([first, second, third], lambda result: {})
-    assert quick == ["first", "c", "b"]
+    assert [words.split()[0] for words in quick] == ["first", "c", "b"]
     assert {book.record(cell)["start"] for cell in (second, third)} == {"1"}
     assert book.missing([first, second, third]) == []
     with pytest.raises(AssertionError, match="no cell is called first"):
@@ -193,10 +225,10 @@ def test_a_figure_gets_its_verdict_from_lines(cells, tmp_path, monkeypatch):
         f"{arm} seed={seed}" for seed in (0, 1) for arm in ("a local.lr=1e30", "a local.lr=0.1", "b")
     ]
 
-    def here(book, cell, words, env):
+    def here(book, cell, path, words, env):
         """The run in this process, so that the test does not start six of them."""
         try:
-            return run(*cell.words, *words, out=str(book.path(cell)))
+            return run(*cell.words, *words, out=str(path))
         except Diverged:
             return None
 
