@@ -61,7 +61,7 @@ After a tracked run of Arno the store holds all 15,000 values of every metric (r
   neither confirmed nor refuted.
 - **60 times**: {verdict}. These loops wait for MLflow in every round. Arno's rounds do not wait: a second process
   sends the records. `arno run` takes {run:.1f} times as long with MLflow. `arno quadratic` takes {quadratic:.1f}
-  times as long: its rounds are over in a moment, and the command waits at the end until the store has everything.
+  times as long: its rounds take little time, and at its end the command waits until the store has every value.
 - **w***: the README gives w* = Σ e_k / Σ p_k h_k. The gradient of F = Σ p_k F_k is Σ p_k (h_k w − e_k), which is
   zero at Σ p_k e_k / Σ p_k h_k. At seed 0 the norm of the gradient is {here:.1g} there, and {there:,.0f} at the
   README's point. Arno uses the formula with p_k. With the README's point, gaps and distances would not fall to
