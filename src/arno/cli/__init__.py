@@ -1,4 +1,4 @@
-"""The command line. Every command is a module of this package; it is imported when the command runs."""
+"""The command line. Every command is a module of this package, which is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .parser import Parser
 if TYPE_CHECKING:
     import threading
 
-#: Every command: the module of this package with its `main`, and one line of help.
+#: The name of every command, which is also the name of its module, and one line of help.
 COMMANDS = {
     "run": "train a federation",
     "plan": "print what a run would take: memory, disk, traffic, seconds",
@@ -28,12 +28,12 @@ COMMANDS = {
     "repair": "rebuild what can be rebuilt of a damaged run",
     "compare": "run methods × settings × seeds; tables with intervals and paired tests",
     "tune": "search each method's settings with equal budgets, then compare the methods",
-    "reproduce": "repeat a published figure: our values beside the published ones, and whether they agree",
-    "runs": "list, find, show, tag and remove runs and comparisons",
+    "reproduce": "repeat a published figure, and compare our values with the published ones",
+    "runs": "list, find, show, compare, tag and remove runs and comparisons",
     "watch": "follow a run or a comparison in the terminal",
     "ui": "open a local web page about all runs: live curves, clients, stop and resume",
     "report": "write one HTML file about runs: tables, curves, clients, drift",
-    "methods": "list the methods: paper, formula, parts, settings",
+    "methods": "list the methods; `arno methods NAME` prints formula, paper, settings and a command",
     "data": "list data sets; `arno data show …` describes a partition and draws it",
     "conform": "replay conformance cases (the packaged ones by default)",
     "quadratic": "simulate client selection on quadratics, 15,000 rounds in seconds",
@@ -42,11 +42,11 @@ COMMANDS = {
     "completion": 'print a completion script for your shell: eval "$(arno completion bash)"',
 }
 
-#: The garbage collector runs after this many new objects. With Python's 700 it takes a sixth of the start: imports make
-#: a million objects that stay, and it visits all of them again and again.
+#: The garbage collector runs after this many new objects. With Python's default (700), it takes a sixth of the time to
+#: start: imports create a million objects that are never freed, and the collector visits them many times.
 COLLECT_AFTER = 50_000
 
-#: The errors of a disk that is full or cannot be written.
+#: The system's errors for a disk that is full or read-only, a quota that is used up and a file that is too large.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 EXAMPLES = """\
@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     gc.set_threshold(COLLECT_AFTER)
-    if isinstance(sys.stdout, TextIOWrapper):  # a path may have bytes, and a text characters, that cannot be printed
+    if isinstance(sys.stdout, TextIOWrapper):  # paths and texts may hold characters that cannot be printed
         sys.stdout.reconfigure(errors="backslashreplace")
     if not debug and "--help" not in arguments:
-        import threading  # not for the help, which must be quick
+        import threading  # imported here, because `--help` must be fast
 
         threading.excepthook = _failed_thread
     try:
@@ -86,10 +86,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # stdout is a closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    except BaseException as error:  # the user's own code may raise any
-        if debug or (
-            isinstance(error, SystemExit) and not own_frames(error)
-        ):  # else the user's own code has called exit
+    except BaseException as error:  # the user's own code may raise any exception
+        exits = isinstance(error, SystemExit) and not own_frames(error)  # with own frames: the user's code called exit
+        if debug or exits:
             raise
         print(f"error: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
         status = 2
@@ -97,9 +96,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed_thread(failed: threading.ExceptHookArgs) -> None:
-    """An exception in a thread, of a library or of the user's own code: one line, and what runs goes on."""
+    """Print one line about an exception in a thread of a library or of the user's own code; the command continues."""
     if issubclass(failed.exc_type, SystemExit):
-        return  # it ends the thread and is no error, as Python has it
+        return  # as in Python, it ends the thread and is not an error
     error = failed.exc_value or failed.exc_type()
     print(f"warning: a thread failed: {one_line(refused_by_disk(error) or unexpected(error))}", file=sys.stderr)
 
@@ -120,7 +119,7 @@ def refused_by_disk(error: BaseException) -> str:
 
 
 def unexpected(error: BaseException) -> str:
-    """An error that no rule foresees, on one line, with the places in the user's own code where there are some."""
+    """One line for an exception that is not an `ArnoError`: its text, lines of the user's own code, and its notes."""
     if "torch" in sys.modules:
         from ..core.resources import exhausted
 

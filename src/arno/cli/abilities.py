@@ -1,4 +1,4 @@
-"""The engines and tasks with which a method works. They are found by running it on tiny problems."""
+"""The engines and tasks with which a method works, found by running the method on tiny problems."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def engines_of(name: str) -> str:
 
 
 def tasks_of(name: str) -> str:
-    """The tasks with which a method works; and the tasks that it refuses, with the reason."""
+    """The tasks with which a method works, and the tasks that it refuses with the reasons."""
     refused = {task: reason(lambda make=make: tried(methods.get(name)(), make())) for task, make in TINY.items()}  # type: ignore[misc]
     fine = ", ".join(task for task, why in refused.items() if not why)
     reasons: dict[str, list[str]] = {}
@@ -85,7 +85,7 @@ def multilabel() -> Supervised:
 
 
 def regression() -> Supervised:
-    """A tiny problem with numbers."""
+    """A tiny problem with numbers as targets."""
     return _problem(
         torch.linspace(-1, 1, N), Regression(torch.zeros(1), torch.ones(1)), MLP(INPUTS, (4,), 1, "relu")
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`arno compare`: run a grid and compare what it found."""
+"""`arno compare`: run a grid and compare its runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
 
 ABOUT = """\
-Settings as for `arno run`; commas and ranges make a grid: method=fedavg,fedprox seed=0..4. A setting of
-one method, or another value for one method, follows that method's name: fedprox.mu=0.1, lorenzo.participation=1.
-Settings of the comparison itself: out=DIR (default: compare), target=0.9 (the cost to reach it), metric=test_accuracy
-(default: the task's first metric), test=wilcoxon (default: t).
+Settings are written as for `arno run`. Commas and ranges make a grid: method=fedavg,fedprox seed=0..4. Every cell of
+the grid is a run. A setting of one method, or another value for one method, is written with the name of this method:
+fedprox.mu=0.1, lorenzo.participation=1. Settings of the comparison itself: out=DIR (default: compare), target=0.9 (the
+costs are those to reach this score), metric=test_accuracy (default: the task's first metric), test=wilcoxon (default:
+t).
 
-Methods are compared; with a single method, the values of the first key that has several are compared. If more keys
-vary, the comparison is made within each of their combinations. Paired differences are to the first method.
-With the same out= again, finished cells are skipped, stopped cells continue, and failed cells are run with --retry.
+The methods are compared. With a single method, the values of the first key with several values are compared. If other
+keys vary, there is one comparison for each combination of their values. Paired differences are to the first method.
+If you give the same command again, finished cells are not run again, stopped cells continue, and failed cells are run
+again only with --retry.
 """
 
 EXAMPLES = """\
@@ -37,8 +39,10 @@ are scored), compare.png, report.html and compare.json.
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("compare", ABOUT, EXAMPLES)
-    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="cells that run at a time; default: cores")
-    parser.add_argument("--tuned", action="store_true", help="as `arno tune`: search the settings of each method first")
+    parser.add_argument("--jobs", type=int, default=None, metavar="N", help="runs at a time; default: one per core")
+    parser.add_argument(
+        "--tuned", action="store_true", help="search the settings of each method first, as `arno tune` does"
+    )
     parser.add_argument("--retry", action="store_true", help="run failed cells again, from their beginning")
     options = parser.settings(arguments)
 
@@ -64,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def tell(found: Comparison, out: Path, console: Console) -> int:
-    """Write tables, a picture and a report of a comparison into its folder, and print it; returns the exit status."""
+    """Write tables, a picture and a report into the folder, and print the tables. Return the exit status."""
     from ..analysis.comparison_picture import bands
     from ..analysis.tuning import Tuning
     from ..report import search
@@ -75,7 +79,7 @@ def tell(found: Comparison, out: Path, console: Console) -> int:
     there = any(group.runs for group in found.members)
     lost = [(group, seed, cell) for group in found.members for seed, cell in group.lost.items()]
     tables = [*([search.sheet(tuning)] if tuning else []), *(sheets(found) if there else [])]
-    if there:  # before anything is printed, because stdout can be a closed pipe
+    if there:  # before anything is printed, because printing fails if stdout is a closed pipe
         write(found, tables, out)
         bands(found).savefig(out / "compare.png", dpi=130)
         write_report(found, out / "report.html")

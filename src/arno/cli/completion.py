@@ -1,4 +1,4 @@
-"""`arno completion`: completion in the shell for commands, settings, and the names of a group after its `=`."""
+"""`arno completion`: the shell completes commands, settings, and after `GROUP=` the names of the group."""
 
 from __future__ import annotations
 

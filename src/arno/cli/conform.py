@@ -16,9 +16,9 @@ from .parser import parser_of
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("conform", COMMANDS["conform"], settings=False)
-    parser.add_argument("cases", nargs="*", type=Path, metavar="CASE", help=".npz files, or folders of them")
+    parser.add_argument("cases", nargs="*", type=Path, metavar="CASE", help="an .npz file, or a folder of such files")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--backend", default="serial", help="replay on this engine")
+    parser.add_argument("--backend", default="serial", help="the engine; default: serial")
     options = parser.parse_args(arguments)
 
     from ..conform import PACKAGED, implemented, replay
@@ -55,4 +55,4 @@ def in_folder(given: Path) -> list[Path]:
         return [given]
     if found := sorted(given.glob("*.npz")):
         return found
-    raise ArnoError(f"{given}", "the folder holds no .npz file", "give cases, or a folder of cases")
+    raise ArnoError(f"{given}", "the folder holds no .npz file", "give a case, or a folder of cases")

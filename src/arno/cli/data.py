@@ -1,4 +1,4 @@
-"""`arno data`: list data sets, describe partitions."""
+"""`arno data`: list the data sets, describe a partition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .parser import parser_of
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = parser_of(
-        "data", "`arno data` lists the data sets; `arno data show data=… partition=…` describes a partition."
-    )
-    parser.add_argument("--out", type=Path, default=Path("partition.png"), help="the picture (default: partition.png)")
+    about = "`arno data` lists the data sets; `arno data show data=… partition=…` describes a partition and draws it."
+    parser = parser_of("data", about)
+    parser.usage = "arno data [show key=value ...] [options]"
+    picture = "the file of the picture; default: partition.png"
+    parser.add_argument("--out", type=Path, default=Path("partition.png"), metavar="FILE", help=picture)
     options = parser.settings(arguments)
 
     from .listing import show_data, show_partition

@@ -1,4 +1,4 @@
-"""`arno doctor`: versions and devices of this machine, and the optional packages that are missing."""
+"""`arno doctor`: versions, this machine, and the optional features."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from .parser import parser_of
 
-ABOUT = "Versions, cores, memory, disk, devices, and which optional features are installed."
-#: For each extra: its feature, and the package that it needs.
+ABOUT = "Prints versions, cores, memory, disk, devices, and which optional features are installed."
+#: For each extra: the package that it needs, and its feature.
 EXTRAS = {
     "fast": ("numba", "quadratic simulations, compiled"),
     "mlflow": ("mlflow-skinny", "track=mlflow"),
@@ -54,7 +54,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def machine() -> list[tuple[str, str]]:
-    """Cores, memory, disk, what computes the matrix products, and devices."""
+    """Cores, memory, disk, the library of the matrix products, and devices."""
     import torch
 
     from ..core.resources import shown

@@ -1,14 +1,14 @@
-"""The command line of FedRCL with QR-Mix, translated to that of Arno.
+"""The command line of FedRCL with QR-Mix, translated to the command line of Arno.
 
     python federated_train.py client=fedrcl dataset=cifar10 server.type=ServerM trainer.global_rounds=200 \\
         trainer.num_clients=100 trainer.participation_rate=0.05 split.alpha=0.3 qrmix.stage2=false
     python federated_train.py client=fedrcl dataset=cifar10 server.type=ServerQRFC server.beta=0.01 server.gamma=1.0 \\
         trainer.global_rounds=300 … qrmix.stage2=true load_model_path=./checkpoints/.../model_e200.pth
 
-Every run is a folder under `./checkpoints`. `FOLDER/model_e200.pth` means that run's checkpoint after round 200, or a
-file of this name that `torch.save` wrote. `...` stands for all folders in between; the newest checkpoint or file is
-taken.
-Arno's own settings (data.root=…, model.width=…, out=…) may be given too.
+Every run is a folder in `./checkpoints`, unless `out=` names another folder. `FOLDER/model_e200.pth` is a file of this
+name that `torch.save` wrote, or, if there is no such file, the checkpoint of the run in FOLDER after round 200. `...`
+stands for any folders in between; the newest checkpoint or file is taken. Arno's own settings (data.root=…,
+model.width=…, out=…) may be given, too.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SAME = {
     "optimizer.momentum": "local.momentum",
     "optimizer.wd": "local.weight_decay",
 }
-#: What a client adds to the loss: its part, if any.
+#: The values of `client=`, and the part that each adds to the loss; None: no part.
 CLIENTS = {"fedrcl": "rcl", "base": None, "fedavg": None, "fedprox": "proximal", "moon": "moon"}
-#: A server's part, and which of its settings `server.…` sets.
+#: The values of `server.type=`: the part of each, and the setting of this part that each `server.…` sets.
 SERVERS: dict[str, tuple[str | None, dict[str, str]]] = {
     "Server": (None, {}),
     "ServerM": ("server_momentum", {"momentum": "momentum"}),
@@ -66,7 +66,7 @@ KEYS = sorted(
     }
 )
 
-#: The setting of the FedRCL paper, where the command line does not say otherwise.
+#: The settings of the FedRCL paper, which the command line overrides.
 DEFAULTS = {
     "dataset": "cifar10",
     "model": "resnet18",
@@ -81,6 +81,7 @@ DEFAULTS = {
     "batch_size": "50",
     "optimizer.wd": "0.001",
 }
+#: The data sets of colour images, which are augmented.
 COLOUR = ("cifar10", "cifar100", "tinyimagenet")
 
 
@@ -140,7 +141,7 @@ def find(text: str) -> str:
         raise ArnoError(
             f"load_model_path={text}",
             f"there is no such file, and no run there has a checkpoint after round {int(name[1])}",
-            "give the path that stage 1 printed; its last round and every tenth before it are kept, two at a time",
+            "give the path that stage 1 printed; a run keeps its last two checkpoints, one every ten rounds",
         )
     if not found:
         raise ArnoError(f"load_model_path={text}", f"no folder there holds {path.name}", "give the path of the file")
@@ -148,7 +149,7 @@ def find(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Translate, print the equivalent line, run it."""
+    """Translate the arguments, print the equivalent command, and run it."""
     from .. import cli
 
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -181,7 +182,7 @@ def _method(given: dict[str, str], notes: list[str]) -> list[str]:
         raise ArnoError(f"qrmix.stage2={given['qrmix.stage2']}", "it must be true or false")
     mixing = server == "ServerQRFC" and stage2
     if server == "ServerQRFC" and not stage2:
-        notes.append("ServerQRFC without qrmix.stage2=true gets no eigenpairs: it takes the plain mean, as Server")
+        notes.append("ServerQRFC without qrmix.stage2=true gets no eigenpairs: it takes the plain mean, as Server does")
     if stage2 and server != "ServerQRFC":
         notes.append(f"qrmix.stage2=true has no effect with server.type={server}: only ServerQRFC uses eigenpairs")
     part, settings = SERVERS[server if server != "ServerQRFC" or mixing else "Server"]

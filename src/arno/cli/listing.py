@@ -1,4 +1,4 @@
-"""What `arno methods` and `arno data` print. To list names, these functions import every module of a group."""
+"""The output of `arno methods` and `arno data`. To list the names of a group, all modules of the group are imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..data.partition import Partition
 
-#: The most rows of the table of named clients, and the most strata for which it has a column each.
+#: The most rows of the table of named clients, and the most strata for which this table has columns.
 CLIENTS, STRATA = 40, 12
 
 
@@ -45,7 +45,7 @@ def show_methods(family: str | None = None) -> None:
 
 
 def show_method(name: str) -> None:
-    """Print one method in full: what its sources say, what it takes, and the docstring of its file."""
+    """Print one method in full: facts, settings, and the docstring of its file."""
     from ..methods.descriptions import entry
     from .abilities import engines_of, tasks_of
 
@@ -114,12 +114,14 @@ def show_data() -> None:
             table.add_row(name, escape(first) + (f"\n[dim]settings:[/dim] {escape(settings)}" if settings else ""))
         console.print(table)
     console.print("every data set also has data.val: the share or number of samples held out for validation")
-    console.print("and data.shift: rotation, noise or scale of the inputs of each client, by data.shift_strength")
-    console.print("every partition also has partition.seed: the split of this seed, whatever the seed of the run")
+    console.print(
+        "and data.shift: rotation, noise or scale of the inputs of each client, with the strength data.shift_strength"
+    )
+    console.print("every partition also has partition.seed: the seed of the split, in place of the seed of the run")
 
 
 def show_clients(console: Console, partition: Partition, strata: Tensor, names: Sequence[str]) -> None:
-    """Print how many training samples of each stratum each named client has; of many clients only the first."""
+    """Print how many training samples of each stratum each named client has; of many clients, only the first ones."""
     counts = partition.label_counts(strata, len(names)).tolist()
     shown = names if len(names) <= STRATA else ()
     table = Table("client", "samples", *(escape(name) for name in shown))

@@ -12,11 +12,11 @@ class Parser(argparse.ArgumentParser):
     """A parser of argparse whose errors are ArnoErrors: one line, exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise it; `main` prints it."""
+        """Raise an ArnoError; `main` prints it."""
         raise ArnoError(self.prog, message, f"see {self.prog} --help")
 
     def settings(self, arguments: list[str]) -> argparse.Namespace:
-        """Parse options and settings in any order; a setting written as an option is refused with the right form."""
+        """Parse options and settings in any order; the error for an unknown option shows the form of a setting."""
         options, extra = self.parse_known_intermixed_args(arguments)
         if extra:
             key, _, value = extra[0].lstrip("-").partition("=")

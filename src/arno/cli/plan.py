@@ -1,4 +1,4 @@
-"""`arno plan`: what a run would need, before it is started."""
+"""`arno plan`: what a run would take, before it is started."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ..runs.plan import Plan
 
 ABOUT = """\
-Prints what `arno run` with the same settings would take: memory, disk, bytes and seconds per round, the engine and the
-kernel with the reason for it, and whether the run would be refused. Seconds come from a few steps of local training on
-this machine; memory, disk and seconds are estimates. Commas and ranges make a grid, as for `arno compare`: runs that
-differ in their seed only are planned once.
+Prints what `arno run` with the same settings would take: memory, disk, bytes and seconds per round, the engine, the
+kernel with the reason for its choice, and whether the run would be refused. The seconds come from a few steps of local
+training on this machine. Memory, disk and seconds are estimates. Commas and ranges make a grid, as for `arno compare`;
+runs that differ only in their seed are planned once.
 """
 
 EXAMPLES = """\
@@ -97,9 +97,8 @@ def show_grid(plans: list[tuple[int, Plan]]) -> None:
     seconds = sum(count * plan.rounds * (plan.seconds or 0) for count, plan in plans)
     most, jobs = max(plan.memory for _, plan in plans), min(runs, os.cpu_count() or 1)
     print(f"== all {runs} runs")
-    print(
-        f"{'memory':<14} at most {shown(most)} each; `arno compare` runs {jobs} at a time unless --jobs says otherwise"
-    )
+    at_once = f"`arno compare` runs at most {jobs} at a time, unless --jobs is given"
+    print(f"{'memory':<14} at most {shown(most)} each; {at_once}")
     print(f"{'disk':<14} about {shown(sum(count * plan.disk for count, plan in plans))}")
     print(f"{'time':<14} about {duration(seconds)} one after the other")
     if refused := sum(count for count, plan in plans if plan.refused):

@@ -1,4 +1,4 @@
-"""The end of a run on the command line: its table and its folder."""
+"""What a command prints at the end of a run: its table and its folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def show(result: RunResult) -> None:
 
 
 def show_clients(result: RunResult, console: Console) -> None:
-    """The scores of the single clients, the worst few if there are many."""
+    """Print the scores of the single clients; of the worst few if there are many clients."""
     from ..analysis.comparison import Comparison
     from ..report.tables import clients_of, show
 

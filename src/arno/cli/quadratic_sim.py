@@ -41,7 +41,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Translate, print the equivalent line, run it."""
+    """Translate the arguments, print the equivalent command, and run it."""
     from .. import cli
 
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -1,4 +1,4 @@
-"""`arno repair`: rebuild what can be rebuilt of a damaged run."""
+"""`arno repair`: rebuild the files of a damaged run, as far as possible."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from .parser import parser_of
 
 ABOUT = """\
-Rebuild what can be rebuilt of a run with damaged or missing files, and say what was done. Rounds whose records are lost
-are computed again: the run goes back to the newest checkpoint before them, and arno resume continues from there. Every
-file that is replaced stays beside the new one, with the suffix .damaged.
+Rebuilds the damaged and missing files of a run, as far as possible, and prints what was done. If records of rounds are
+lost, the run goes back to the newest checkpoint before these rounds, and arno resume computes the rounds again. Every
+file that is replaced is kept in the same folder, with the suffix .damaged.
 """
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from .parser import parser_of
 
 ABOUT = """\
-One HTML file about runs: the table with intervals and paired differences; curves over rounds, local steps, bytes and
-idealised parallel seconds; the classes, scores and participation of the clients; the drift of their updates; the panels
-of the methods; the settings in which the runs differ; and the commands that repeat them. The file needs no network and
-no other file.
+Writes one HTML file about runs: the table with intervals and paired differences; curves over rounds, local steps, bytes
+and idealised parallel seconds; the classes, scores and participation of the clients; the drift of their updates; the
+panels of the methods; the settings in which the runs differ; and the commands that repeat the runs. The file needs no
+network and no other file.
 
 RUN is the folder of a run or of a comparison. Runs that differ only in their seed form a group.
 """
@@ -29,8 +29,10 @@ def main(arguments: list[str]) -> int:
     parser = parser_of("report", ABOUT, EXAMPLES, settings=False)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run or of a comparison")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html, in RUN if there is only one")
-    parser.add_argument("--png", action="store_true", help="also every picture as PNG, in `figures` beside the file")
-    parser.add_argument("--pdf", action="store_true", help="the same as PDF")
+    parser.add_argument(
+        "--png", action="store_true", help="also every picture as PNG, in the folder `figures` next to the file"
+    )
+    parser.add_argument("--pdf", action="store_true", help="also every picture as PDF, in the same folder")
     options = parser.parse_args(arguments)
 
     from ..analysis.comparison import Comparison, runs_in
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse_odd(folder: Path, report: Path) -> None:
-    """Refuse to write through a link that leaves the folder, which somebody else may have made, or into a pipe."""
+    """Refuse to write into a pipe, or through a link that leads out of the folder: somebody else may have made it."""
     from ..limits import regular
     from ..records.lock import refuse_link
 

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from ..reproduce.figure import Figure
 
 ABOUT = """\
-A figure is a table, a curve or a claim of a publication: a setting, the methods in it, and checks with a band of values
-that count as reproduced. Without a name: list the figures; with --show also their settings and bands. With a name: run
-that figure as a comparison, print our values beside the published ones and whether every check holds, and keep the page
-in its folder. A run that was stopped continues. What stands before a hyphen in several names means all of them:
-scaffold-table3 is scaffold-table3-0, -10 and -100. Settings override those of the figure (data.root=DIR, data=emnist,
-engine=serial); out=DIR names the folder (default: runs/reproduce/NAME). With other settings, or with --quick, the
-checks are made, but they are no verdict on the figure. Exit status: 0 if every check holds, 1 if one does not.
+A figure is a table, a curve or a claim of a publication. It consists of settings, methods, and checks; a check has a
+range of values that count as reproduced (its band). Without a name, the command lists the figures; with --show also
+their settings and bands. With a name, it runs the figure as a comparison, prints our values beside the published ones
+and whether every check holds, and writes this page into the folder of the figure. A figure that was stopped continues.
+The common beginning of several names means all of them: scaffold-table3 is scaffold-table3-0, -10 and -100. Settings
+override those of the figure (data.root=DIR, data=emnist, engine=serial). out=DIR names the folder (default:
+runs/reproduce/NAME). With other settings, or with --quick, the result is no verdict on the figure. Exit status: 0 if
+every check holds, 1 if a check does not hold.
 """
 
 EXAMPLES = """\
@@ -34,17 +35,18 @@ examples
   arno reproduce scaffold-table3-0 data=emnist  the data of the publication
 """
 
-#: What to do with the list.
+#: The text below the list of figures.
 NEXT = """
 arno reproduce NAME --show    its setting, and the bands that count as reproduced
 arno reproduce NAME --quick   a coarse check: one seed, few rounds
 arno reproduce NAME           the figure itself
-docs/results/reproduce.md has the verdicts so far, and what explains them."""
+docs/results/reproduce.md has the verdicts so far, and explains them."""
 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = parser_of("reproduce", ABOUT, EXAMPLES)
+    parser.usage = "arno reproduce [NAME ...] [key=value ...] [options]"
     parser.add_argument("--show", action="store_true", help="print the setting, the claim and the bands; run nothing")
     parser.add_argument("--quick", action="store_true", help="one seed, few rounds: a coarse check")
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help="runs at a time; default: one per core")
@@ -70,7 +72,7 @@ def main(arguments: list[str]) -> int:
         return 0
     named = next((word for word in options.overrides if word.startswith("out=")), "")
     if named and len(wanted) > 1:
-        raise ArnoError(named, f"{len(wanted)} figures need a folder each", "name one figure, or leave out= away")
+        raise ArnoError(named, f"{len(wanted)} figures need a folder each", "name one figure, or remove out=")
     status = 0
     for name in wanted:
         figure = load(name)
@@ -90,7 +92,7 @@ def print_line(figure: Figure) -> None:
 
 
 def show(figure: Figure) -> None:
-    """All that is known before the first run."""
+    """Print what is known about a figure before its first run."""
     from ..reproduce.page import about, band, published
 
     print("\n".join(about(figure)))
@@ -107,7 +109,7 @@ def show(figure: Figure) -> None:
 
 
 def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, retry: bool) -> int:
-    """Run a figure, print and keep its page."""
+    """Run a figure, print its page and write the page into its folder."""
     from rich.console import Console
 
     from ..reproduce.page import page
@@ -126,7 +128,7 @@ def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, r
         return 130
     verdict = judge(asked, found)
     other = quick or counted(given)
-    notes = ["Settings differ from the figure's: this is no verdict on it."] if other else []
+    notes = ["The settings differ from those of the figure: this is no verdict on the figure."] if other else []
     text = page(verdict, shlex.join(command[:-1]), notes)
     if other:
         holding = sum(one.holds for one in verdict.outcomes)
@@ -141,7 +143,7 @@ def run(figure: Figure, words: tuple[str, ...], quick: bool, jobs: int | None, r
 
 
 def folder(name: str, words: tuple[str, ...], quick: bool) -> str:
-    """The folder of a figure; other settings have another one. The location of the data does not count."""
+    """The folder of a figure with these settings. The location of the data does not change the folder."""
     digest = blake2b(" ".join(counted(words)).encode(), digest_size=4).hexdigest() if counted(words) else ""
     return "-".join(filter(None, [name, "quick" if quick else "", digest]))
 

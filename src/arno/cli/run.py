@@ -12,10 +12,10 @@ from .parser import parser_of
 from .print_result import finish
 
 ABOUT = """\
-Settings are written key=value, as in Hydra; the value is YAML. GROUP=NAME chooses an entry of a group, and its settings
-are written GROUP.SETTING: method=fedprox method.mu=0.1. A setting that may differ per client takes a number, a
-list with one number per client, or a distribution: local.lr='uniform(0.001, 0.1)', local.epochs='choice(1, 5, 10)',
-local.epochs='each_round(integers(1, 5))'.
+Settings are written key=value, as in Hydra; the value is YAML. GROUP=NAME chooses an entry of a group, and the settings
+of this entry are written GROUP.SETTING: method=fedprox method.mu=0.1. A setting that may differ per client takes a
+number, a list with one number per client, or a distribution: local.lr='uniform(0.001, 0.1)',
+local.epochs='choice(1, 5, 10)', local.epochs='each_round(integers(1, 5))'.
 """
 
 EXAMPLES = """\
@@ -27,7 +27,7 @@ examples
   arno run data=npz data.path=mine.npz model=custom model.target=my_net.py:Net
   arno run method=custom method.target=my_method.py:factory
   arno run --config runs/…/config.yaml seed=1           the same run with another seed
-  arno run --stages warm-up.yaml,qrmix.yaml out=mine     the second continues from the model of the first
+  arno run --stages warm-up.yaml,qrmix.yaml out=mine    the second continues from the model of the first
 
 A run is a folder (its path is the last line printed): config.yaml, manifest.json, metrics.jsonl, clients.parquet,
 checkpoints, final and best model, pictures. Ctrl-C saves it; `arno resume` continues it.
@@ -87,7 +87,7 @@ def refuse_several(words: Sequence[str], error: ArnoError) -> None:
 
 
 def settings_help() -> str:
-    """Every general setting with its default and its meaning; for a group, also its names."""
+    """Every general setting with its default and its meaning; for a group, also the names of its entries."""
     from textwrap import wrap
 
     from ..config.names import registered
@@ -100,11 +100,11 @@ def settings_help() -> str:
         first, *more = wrap(text, 84)
         lines += [f"  {key:<20} {written(default):<15} {first}", *(" " * 39 + line for line in more)]
     text = "settings, their defaults and what they mean\n" + "\n".join(lines)
-    return f"{text}\n  settings of a group are shown with its name: arno run --help method=fedprox data=table\n\n"
+    return f"{text}\n  the settings of entries of groups: arno run --help method=fedprox data=table\n\n"
 
 
 def group_help(words: Sequence[str]) -> str:
-    """The settings of the groups that the command names (as `method=fedprox`), with their defaults and meanings."""
+    """The settings of the entries that the command names (such as `method=fedprox`), with defaults and meanings."""
     from textwrap import wrap
 
     from ..config.settings import GROUPS, registry, written

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ..analysis.run_index import Catalogue
 
 ABOUT = """\
-Lists every run, comparison and search below FOLDER (default: the current folder), the newest first. Conditions choose:
-KEY=VALUE, KEY!=VALUE, KEY>NUMBER, KEY<NUMBER, since=7d, before=2026-01-31. KEY is name, kind, method, data, status
-(running, stopped, failed, done, damaged), tag, seed, round, rounds, score, seconds, a recorded score (test_loss) or a
-setting (partition.alpha). VALUE may be a list a,b or hold *. The score is the first one that the task declares; ↓ means
-that less is better. The runs of a comparison are one line; --cells lists them.
+Lists every run, comparison and search below FOLDER (default: the current folder), the newest first. Conditions choose
+among them: KEY=VALUE, KEY!=VALUE, KEY>NUMBER (also <, >=, <=), since=7d, before=2026-01-31. KEY is name, kind, method,
+data, status (running, stopped, killed, failed, done, damaged), tag, seed, round, rounds, score, seconds, a recorded
+score (test_loss) or a setting (partition.alpha). VALUE may be a list a,b and may contain *. The score is the first
+one that the task declares; ↓ means that less is better. A comparison is one line; --cells also lists its runs.
 """
 
 EXAMPLES = """\
@@ -33,15 +33,15 @@ examples
   arno runs 'score>0.9' partition.alpha=0.1 --sort score --limit 10
   arno runs show runs/20260131-120000-fedavg-1a2b       settings, scores, messages of a run
   arno runs diff runs/a runs/b                          in which settings and scores they differ
-  arno runs tag baseline runs/a runs/b                  then: arno runs tag=baseline; --remove takes it away
+  arno runs tag baseline runs/a runs/b                  then: arno runs tag=baseline; --remove removes the tag
   arno runs rm runs/a                                   asks first; --yes does not
   arno runs rm status=failed before=30d --yes           what the conditions choose in the current folder
 
-Only records are read. The list is kept in FOLDER/.arno-index.json and read again where something has changed.
+Only records are read. FOLDER/.arno-index.json keeps the list; runs whose files have changed are read again.
 """
-#: The number of lines without --limit; 0 is all.
+#: How many lines are printed without --limit.
 LINES = 50
-#: The widest column of names.
+#: The largest width of the column of names.
 WIDEST = 64
 COLUMNS = ("name", "method", "data", "status", "round", "score", "", "started", "time")
 
@@ -52,13 +52,22 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in others:
         return others[arguments[0]](arguments[1:])
     parser = parser_of("runs", ABOUT, EXAMPLES, settings=False)
-    parser.usage = "arno runs [FOLDER] [condition ...] [options]\n       arno runs show|diff|tag|rm RUN ..."
+    forms = ("[FOLDER] [condition ...] [options]", "show|diff|rm RUN ...", "tag WORD RUN ...")
+    parser.usage = "\n       ".join(f"arno runs {form}" for form in forms)
     parser.add_argument("words", nargs="*", metavar="FOLDER, condition", help="a folder and conditions")
     parser.add_argument("--sort", default="started", metavar="KEY", help="default: started; the best or newest first")
     parser.add_argument("--reverse", action="store_true", help="in reverse order")
-    parser.add_argument("--limit", type=int, default=None, metavar="N", help=f"lines; default {LINES}, 0: all")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=None,
+        metavar="N",
+        help=f"how many lines, 0: all; default: {LINES}, with --json all",
+    )
     parser.add_argument("--cells", action="store_true", help="also the runs of comparisons and searches")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list with all that is known of each")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: a list with everything that is known about each entry"
+    )
     options = parser.parse_intermixed_args(arguments)
 
     from ..analysis.run_filters import ordered
@@ -109,7 +118,7 @@ def tell(catalogue: Catalogue, shown: Sequence[Entry], count: int, cells: bool) 
 
 
 def line(catalogue: Catalogue, entry: Entry) -> list[str]:
-    """The cells of a line."""
+    """The texts of a line of the table, one per column."""
     arrow = "" if entry.better == "more" else " ↓"
     label = f"{entry.label}{arrow}" + (f" of {entry.best}" if entry.best else "")
     unit = "" if entry.kind == "run" else " cells" if entry.cells else " trials"
@@ -128,14 +137,14 @@ def line(catalogue: Catalogue, entry: Entry) -> list[str]:
 
 
 def when(started: float) -> str:
-    """A time for people.
+    """A point in time as text.
 
     >>> when(float("nan"))
     '–'
     """
     try:
         return "–" if isnan(started) else f"{datetime.fromtimestamp(started):%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+    except (ValueError, OverflowError, OSError):  # the year is out of range
         return "–"
 
 
@@ -159,7 +168,7 @@ def span(seconds: float) -> str:
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; on a terminal, long texts of the method and the data are cut.
 
-    A longer name than WIDEST moves only its own line.
+    A name that is longer than WIDEST moves the other columns of its own line only.
     """
     clean = [[printable(text) for text in row] for row in rows]
     if sys.stdout.isatty():
@@ -201,13 +210,15 @@ def one(path: Path) -> tuple[Catalogue, Entry]:
     catalogue = Catalogue(path)
     entry = catalogue.read().get(".")
     if entry is None:
-        raise ArnoError(f"{path}", "is no run and no comparison", "arno runs lists them")
+        raise ArnoError(f"{path}", "is no run and no comparison", "arno runs lists the folders of all runs")
     return catalogue, entry
 
 
 def show(arguments: list[str]) -> int:
     """`arno runs show`: print everything that is known about a run."""
-    parser = parser_of("runs show", "Settings, scores and last messages of a run or a comparison.", settings=False)
+    parser = parser_of(
+        "runs show", "Prints settings, scores and last messages of a run or a comparison.", settings=False
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a comparison")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
@@ -245,12 +256,12 @@ def show(arguments: list[str]) -> int:
 
 
 def diff(arguments: list[str]) -> int:
-    """`arno runs diff`: the settings and scores in which runs differ."""
-    parser = parser_of("runs diff", "The settings and last scores in which runs differ.", settings=False)
+    """`arno runs diff`: print the settings and scores in which runs differ."""
+    parser = parser_of("runs diff", "Prints the settings and last scores in which runs differ.", settings=False)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs")
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
-        raise ArnoError("arno runs diff", "it compares at least two runs", "name another one")
+        raise ArnoError("arno runs diff", "it compares at least two runs", "give another run")
 
     from ..analysis.details import differing
 
@@ -268,7 +279,7 @@ def diff(arguments: list[str]) -> int:
 
 def tag(arguments: list[str]) -> int:
     """`arno runs tag`: add a tag to runs, or remove it."""
-    parser = parser_of("runs tag", "Put a word on runs and comparisons, or take it away.", settings=False)
+    parser = parser_of("runs tag", "Adds a tag to runs and comparisons, or removes it.", settings=False)
     parser.add_argument("word", metavar="WORD", help="the tag; several: a,b")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs or comparisons")
     parser.add_argument("--remove", action="store_true", help="remove the tag")
@@ -289,7 +300,7 @@ def tag(arguments: list[str]) -> int:
 
 def rm(arguments: list[str]) -> int:
     """`arno runs rm`: delete runs."""
-    about = "Delete runs and comparisons: the files that Arno wrote, and no other. A running one is refused."
+    about = "Deletes runs and comparisons: only files that Arno wrote. It refuses a folder in which a process works."
     parser = parser_of("runs rm", about, settings=False)
     parser.add_argument("words", nargs="+", metavar="RUN, condition", help="folders, or conditions as for arno runs")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -314,7 +325,7 @@ def rm(arguments: list[str]) -> int:
         return 1
     for path in paths:
         left = remove(path)
-        kept = f", but for what Arno did not write: {', '.join(left[:5])}" if left else ""
+        kept = f", except files that Arno did not write: {', '.join(left[:5])}" if left else ""
         print(printable(f"removed {path}{kept}"))
     return 0
 
@@ -322,7 +333,11 @@ def rm(arguments: list[str]) -> int:
 def agreed(paths: Sequence[Path]) -> bool:
     """Ask whether to delete these folders; an error if the input is not a terminal."""
     if not sys.stdin.isatty():
-        raise ArnoError(f"remove {len(paths)} run{'s' * (len(paths) != 1)}", "nobody can be asked here", "add --yes")
+        raise ArnoError(
+            f"remove {len(paths)} run{'s' * (len(paths) != 1)}",
+            "the input is not a terminal, so the command cannot ask",
+            "add --yes",
+        )
     for path in paths[:20]:
         print(printable(f"{path}"))
     more = f" ({len(paths) - 20} more)" if len(paths) > 20 else ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..grids.searches import Plan
 
 ABOUT = """\
-Settings as for `arno compare`. A setting whose value is a range is searched, for each method by itself:
+Settings are written as for `arno compare`. A setting whose value is a range is searched, for each method separately:
   local.lr='log(0.001, 1)'      a number, on a logarithmic scale       local.epochs='int(1, 10)'   a whole number
   fedprox.mu='linear(0, 1)'     a number, for FedProx only             method.rule='any(a, b)'     one of a list
 Without a range for local.lr, log(0.001, 1) is searched, and each method adds the ranges that it declares for its own
@@ -20,7 +20,7 @@ settings (`arno methods NAME` shows them). A setting with a value is not searche
 
 Every method gets the same number of trials and of rounds. Trials are scored on validation data, with separate seeds.
 The best settings of each method are then compared on the seeds of seed= (default 0..2); only these runs read test data.
-With the same out= again, the search and the comparison continue where they stopped.
+If you give the same command again, the search and the comparison continue.
 """
 
 EXAMPLES = """\
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(overrides: list[str], plan: Plan, folder: str = "tune") -> int:
-    """Search, compare and print both."""
+    """Search, compare, and print the tables of both."""
     from rich.console import Console
 
     from ..grids.compare import own_keys

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ..analysis.run_index import Catalogue
 
 ABOUT = """\
-Shows a run or a comparison until it ends: its state, rounds, scores, time left and last messages. Ctrl-C ends the view
-and leaves the run alone. Where the output is no terminal, a line is printed whenever something has changed.
+Shows a run or a comparison until it ends: its status, rounds, scores, time left and last messages. Ctrl-C ends the
+display; the run continues. If the output is not a terminal, one line is printed after each change.
 
 Exit status: 0 if the run is done, 1 if it has stopped or failed.
 """
-#: Seconds between two updates; messages that are shown; width of the bar.
+#: Seconds between two updates; the most messages that are shown; the width of the bar.
 PAUSE, MESSAGES, BAR = 0.5, 6, 30
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def follow(catalogue: Catalogue) -> Entry:
-    """Show the entry of a folder until no process works on it. Return its last state."""
+    """Show the entry of a folder until no process works on it. Return the last entry."""
     drawn, before, live = 0, list[str](), sys.stdout.isatty()
     while True:
         entry = catalogue.again([*catalogue.entries])["."] if before else catalogue.entries["."]
@@ -54,7 +54,7 @@ def follow(catalogue: Catalogue) -> Entry:
             return entry
         time.sleep(PAUSE)
         if entry.kind != "run":
-            catalogue.read()  # new cells
+            catalogue.read()  # finds new cells
 
 
 def told(lines: list[str]) -> str:
