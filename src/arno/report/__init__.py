@@ -1,1 +1,1 @@
-"""The report of a comparison: one HTML file, figures for a paper, tables of text."""
+"""What a comparison shows: an HTML report, figures for a paper, and tables of text."""

@@ -3,7 +3,7 @@
 // and the live view use it. Every text is inserted as text, never as markup.
 
 const svgNames = new DOMParser().parseFromString("<svg></svg>", "text/html").querySelector("svg").namespaceURI;
-// names: of the groups, which fix the colours. hidden: what a legend has switched off. figures: what is on the page.
+// names: the groups, whose order decides the colours. hidden: the lines that the user has hidden. figures: all figures of the page.
 const chart = { names: [], hidden: new Set(), figures: [] };
 
 function add(parent, tag, attributes = {}, text) {
@@ -16,7 +16,7 @@ function add(parent, tag, attributes = {}, text) {
   return node;
 }
 
-// A number for people; a number of bytes has its unit.
+// A number as text; a number of bytes has its unit.
 function written(value, bytes = false) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value), [gap, unit] = bytes ? [" ", "B"] : ["", ""];
@@ -28,7 +28,7 @@ function written(value, bytes = false) {
   return String(Number(value.toPrecision(4)));
 }
 
-// About so many round numbers between two ends, and at least two.
+// About `count` round numbers between two ends, and at least two.
 function ticks(low, high, count, whole) {
   const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
   const steps = [10, 5, 2, 1, 0.5].map((k) => k * power).filter((step) => !whole || step >= 1);
@@ -48,7 +48,7 @@ function decades(low, high) {
   return found.length > 1 ? found : ticks(low, high, 6);
 }
 
-// The text of a value of x: the one that the panel gives to it (the learning rate of a trial, say), or the number.
+// The text of a value of x: the text in the panel (for example the learning rate of a trial), or the number.
 function named(panel, x) {
   for (const line of panel.lines) {
     const j = line.texts ? line.x.indexOf(x) : -1;
@@ -73,19 +73,19 @@ function within([y0, y1], { low, high }) {
   return bottom < top ? [bottom, top] : [y0, y1];
 }
 
-// The last part of a line; 1 is all of it. What is left decides on the ends of the axes: so one can zoom in.
+// The last part of a line (1: all of it). The ends of the axes follow from this part, so the user can zoom in.
 function cut(line, part = 1) {
   const from = line.x.length ? line.x.at(-1) - part * (line.x.at(-1) - line.x[0]) : 0, at = line.x.findIndex((x) => x >= from);
   return part === 1 ? line : { ...line, x: line.x.slice(at), y: line.y.slice(at), low: line.low.slice(at), high: line.high.slice(at) };
 }
 
-// The earlier lines that each line covers (within two pixels). It is drawn with gaps, and they are drawn broader than it.
+// The earlier lines that each line covers (within two pixels). Covered lines are drawn broader, the line above them with gaps.
 function covered(lines, py) {
   const near = (a, b) => a.x.length === b.x.length && a.y.every((y, j) => a.x[j] === b.x[j] && Math.abs(py(y) - py(b.y[j])) < 2);
   return lines.map((line, k) => lines.slice(0, k).filter((other) => near(line, other)));
 }
 
-// In words: which lines are covered by which.
+// A text that says which lines are covered by which.
 function sameCurves(lines, under) {
   const by = new Map();
   lines.forEach((line, k) => under[k].length && by.set(under[k][0].name, [...(by.get(under[k][0].name) || []), line.name]));
@@ -156,7 +156,7 @@ function drawLines(figure) {
 
 const spread = (line, j) => written(line.y[j]) + (line.low.length ? ` ± ${written(line.high[j] - line.y[j])}` : "");
 
-// A heat map with marks (ranks, say) of which so many columns fit that the marks can be read; the last one is kept.
+// A heat map with marks (for example ranks), with only as many columns as leave the marks readable; the last one is kept.
 function legible(panel, room) {
   const longest = Math.max(1, ...panel.marks.flat().map((mark) => mark.length));
   const step = Math.ceil(panel.columns.length / Math.max(1, Math.floor(room / Math.max(16, 6 + 6.5 * longest))));
@@ -292,7 +292,7 @@ function show(host, panel, large = false) {
   return figure;
 }
 
-// The score over the axis that a page shows, as a panel.
+// The panel of the score and the axis that the user has chosen.
 function scoreOver(curves, { metric, axis }) {
   const lines = curves.lines.filter((line) => line.y[metric] && line.x[axis]).map((line) => {
     const score = line.y[metric], kept = score.y.flatMap((y, j) => (y === null || line.x[axis][j] === null ? [] : [j]));
@@ -304,7 +304,7 @@ function scoreOver(curves, { metric, axis }) {
   return { title: "", text: "", lines, x: curves.axes[axis] || "round", y, log, low, high };
 }
 
-// Radio buttons that set state[name]; nothing if there is only one option. changed: called after a click.
+// Radio buttons that set state[name]; none if there is only one option. changed: is called after a click.
 function choice(host, state, name, title, options, changed) {
   if (Object.keys(options).length < 2) return;
   const set = add(host, "fieldset");
@@ -320,7 +320,7 @@ function choice(host, state, name, title, options, changed) {
   }
 }
 
-// Tables that are wider than the screen say so.
+// A table that is wider than the screen has a hint.
 function hints() {
   for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1);
 }

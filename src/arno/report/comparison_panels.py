@@ -1,4 +1,4 @@
-"""The pictures of a comparison as panels: they are computed from the records of its runs."""
+"""The pictures of a comparison as panels, computed from the records of its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AXES = {
 NAME = 24
 #: The largest number of points of a curve; a heat map has at most a quarter as many columns.
 MOST = 400
-#: The most clients of a run whose shares are drawn.
+#: The most clients of a run for which their participation is drawn.
 MOST_CLIENTS = 10**8
 
 
@@ -66,9 +66,9 @@ class Section:
 
 
 def curves(groups: Sequence[Group], parallel: bool = True) -> Curves:
-    """The scores of groups: mean ± standard deviation over the seeds; x is the mean of the seeds in the same round.
+    """The scores of groups: mean ± standard deviation over the seeds. x is the mean over the seeds in the same round.
 
-    parallel: also over idealised parallel seconds, for which the rows of all clients are read.
+    parallel: whether the axes include idealised parallel seconds; for these, the rows of all clients are read.
     """
     lines, declared = list[dict[str, Any]](), dict[str, Metric]()
     for group in (group for group in groups if group.runs):
@@ -87,9 +87,9 @@ def curves(groups: Sequence[Group], parallel: bool = True) -> Curves:
 
 
 def parallel_seconds(run: RunResult) -> pd.Series:
-    """The time of the rounds so far, if all clients that can train at once did: the slowest client of each round.
+    """After each round, the seconds of the slowest client of every round so far, summed.
 
-    Clients with a `rank` train one after the other: their seconds are added.
+    Clients with a `rank` train one after the other: for such a round, the seconds of all clients are added.
     """
     clients = run.clients
     if "seconds" not in clients:
@@ -115,7 +115,7 @@ def clients(groups: Sequence[Group]) -> Section:
     held, scores, part = holdings(groups), [per_client(groups, metric) for metric in each.values()], selection(groups)
     own = own_scores(groups)
     notes = []
-    if each and not held:  # a task that scores single clients does so by their labels
+    if each and not held:  # single clients are scored by their labels
         notes.append("The classes of the clients are not in these runs. `arno data show` draws them.")
     for metric, chart in zip(each.values(), scores, strict=True):
         if not drawn(chart):
@@ -145,7 +145,7 @@ def drift(groups: Sequence[Group]) -> Section:
 
 
 def holdings(groups: Sequence[Group]) -> list[Panel]:
-    """How many samples of each class each client holds, in the first run that recorded it."""
+    """How many samples of each class each client holds, in the first run that recorded these numbers."""
     for seed, run in ((seed, run) for group in groups for seed, run in sorted(group.runs.items())):
         if (counts := run.counts) is None:
             continue
@@ -207,7 +207,7 @@ def own_scores(groups: Sequence[Group]) -> list[Panel]:
 
 
 def _worst_first(scores: pd.Series, metric: Metric) -> dict[float, float]:
-    """Scores by the share of the clients that have a worse one, in percent."""
+    """Scores, ordered from the worst to the best, by the share in percent of the clients with a worse score."""
     ordered = sorted(scores.dropna(), key=lambda score: metric.sign * score)
     each = [(100 * i / max(len(ordered) - 1, 1), float(score)) for i, score in enumerate(ordered)]
     return dict(_evenly(each))

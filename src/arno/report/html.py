@@ -22,8 +22,8 @@ from . import comparison_panels, search, sections
 from .tables import Unscored
 
 BANDS = (
-    "A line is the mean over the seeds, its band ± one standard deviation. A curve ends where the first of its seeds "
-    "ends. An unfinished run of a comparison has a separate line. "
+    "A line is the mean over the seeds, and the band around it is ± one standard deviation. A curve ends where the "
+    "first of its seeds ends. An unfinished run of a comparison has a separate line. "
 )
 PARALLEL = (
     "Idealised parallel seconds: the seconds of the slowest client of each round, or the sum if the clients train one "
@@ -57,7 +57,7 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
         "clients": sections.clients(comparison),
         "configuration": sections.configuration(comparison),
         "reproduce": sections.reproduce(comparison),
-        "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. It needs no network.",
+        "footer": f"Written by Arno {__version__} on {datetime.now():%d %B %Y at %H:%M}. This file needs no network.",
         "css": packaged("report.css"),
         "charts": packaged("charts.js"),
         "js": packaged("report.js"),
@@ -71,7 +71,7 @@ def write_report(comparison: Comparison, path: Path | str) -> None:
 
 
 def tuned(comparison: Comparison, tuning: Tuning | None) -> str:
-    """What limits the verdict: whether the settings of the methods were searched, and with which budgets."""
+    """Notes below the verdict: whether the settings of the methods were searched, and with which budgets."""
     lines = [UNTUNED] if untuned(comparison) else []
     if tuning is not None:
         lines += [search.summary(tuning), *unequal_searches(tuning)]
@@ -88,7 +88,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def scored(comparison: Comparison) -> Comparison:
-    """The comparison in which a run without a record of the compared score has no result."""
+    """The same comparison, in which a run that did not record the compared score counts as a run without a result."""
     metric, members = comparison.metric, []
     why = Unscored(f"it recorded no {comparison.declared().label}", False)
     for group in comparison.members:
@@ -100,7 +100,7 @@ def scored(comparison: Comparison) -> Comparison:
 
 
 def place(comparison: Comparison, name: str) -> dict[str, Any]:
-    """The data of one setting for the page: its curves, and the panels and notes of each section."""
+    """What the page shows of one setting: its curves, and the panels and notes of each section."""
     groups = [group for group in comparison.members if group.setting == name and group.runs]
     part_way = [one for group in comparison.members if group.setting == name for one in group.part_way()]
     found = comparison_panels.sections(groups)
@@ -113,7 +113,7 @@ def place(comparison: Comparison, name: str) -> dict[str, Any]:
 
 
 def as_data(curves: comparison_panels.Curves) -> dict[str, Any]:
-    """The curves for the page, with what the declaration of each metric says about its y axis."""
+    """The curves as plain values; `metrics` holds what the declaration of each metric says about its y axis."""
     axes = {
         name: {
             "label": metric.label,
@@ -128,7 +128,7 @@ def as_data(curves: comparison_panels.Curves) -> dict[str, Any]:
 
 
 def title(comparison: Comparison) -> str:
-    """The names of the groups."""
+    """The title: the names of the groups; of many groups, only their number."""
     names = list(dict.fromkeys(group.name for group in comparison.members))
     return " · ".join(names) if len(names) <= 8 else f"{len(names)} methods compared"
 
@@ -140,7 +140,7 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Numbers with six digits; null for numbers that are not finite."""
+    """Values for JSON: numbers have six significant digits; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

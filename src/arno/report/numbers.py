@@ -1,4 +1,4 @@
-"""How the tables print numbers: scores by the declaration of their metric, costs with a unit."""
+"""How tables print numbers: scores as the declaration of their metric says, costs with a unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cost:
     digits: int
 
     def show(self, value: float) -> str:
-        """A value for people; a value that would be printed as 0 has two digits that are not 0.
+        """A value as text; a small value that would be printed as 0 has two significant digits instead.
 
         >>> COSTS["bytes"].show(12_345_678.0), COSTS["steps"].show(1234.0), COSTS["seconds"].show(float("nan"))
         ('12.35', '1,234', '–')
@@ -70,7 +70,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def cut(name: str, most: int = 32) -> str:
-    """A name of a client or class that fits into a table.
+    """The name of a client or class, cut so that it fits into a table.
 
     >>> cut("bern"), cut("a very long name of a hospital", 12)
     ('bern', 'a very long…')
@@ -79,7 +79,7 @@ def cut(name: str, most: int = 32) -> str:
 
 
 def largest(*values: float) -> float:
-    """The largest size of some numbers, as the common scale on which they are printed; NaN is left out.
+    """The largest absolute value, which is the common scale of numbers that are printed together; NaN is left out.
 
     >>> largest(-0.5, 0.2, float("nan"))
     0.5
@@ -88,7 +88,7 @@ def largest(*values: float) -> float:
 
 
 def probability(p: float) -> str:
-    """The p of a test.
+    """The p-value of a test as text.
 
     >>> probability(0.01234), probability(1e-5), probability(float("nan"))
     ('0.012', '< 0.001', '–')
@@ -97,12 +97,12 @@ def probability(p: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words.
+    """A time as text.
 
     >>> duration(7.24), duration(200), duration(7300), duration(float("inf"))
     ('7.2 s', '3 min 20 s', '2 h 1 min', 'inf s')
     """
-    if seconds < 60 or not isfinite(seconds):  # a record may say anything
+    if seconds < 60 or not isfinite(seconds):  # a record can hold any number
         return f"{seconds:.1f} s"
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{hours} h {minutes % 60} min"

@@ -42,7 +42,7 @@ def write_figures(comparison: Comparison, folder: Path, kinds: Sequence[str]) ->
 
 
 def named(comparison: Comparison) -> Iterator[tuple[str, Panel]]:
-    """Every picture with the name of its file: `score-axis` for curves, the title for others."""
+    """Every picture with the name of its file: `score-axis` for curves, the title of the panel for other pictures."""
     for place in comparison.places:
         groups = [group for group in comparison.members if group.setting == place and group.runs]
         part_way = [one for group in comparison.members if group.setting == place for one in group.part_way()]

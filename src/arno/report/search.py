@@ -1,4 +1,4 @@
-"""The search for settings in tables and pictures: the budget of each method, the settings that it found, its trials."""
+"""The search for settings as tables and pictures: the budget of each method, the chosen settings, the trials."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .numbers import COSTS, score
 from .sections import framed
 from .tables import Sheet
 
-#: The costs of a search and where the record holds them.
+#: The costs of a search, and their names in its record.
 SPENT = {"rounds": "rounds", "steps": "local_steps", "bytes": "uploaded_bytes", "seconds": "seconds"}
 WIDTH, HEIGHT, LEFT, BELOW = 300, 150, 46, 22
-#: The axis of a score without bounds ends at most this many times as far from the best score as the best quarter.
+#: For scores without bounds: the axis reaches from the best score at most FAR times as far as the best quarter of the
+#: trials does.
 FAR = 20
 
 
@@ -34,18 +35,18 @@ def sheet(tuning: Tuning) -> Sheet:
 
 
 def sentence(tuning: Tuning) -> str:
-    """How the settings were chosen."""
+    """A text that says how the settings were chosen."""
     rounds = " or ".join(map(str, sorted(set(tuning.rounds))))
-    pruned = "; the worse half of each batch ended after a quarter of them" if tuning.prune else ""
+    pruned = "; the worse half of each batch ended after a quarter of the rounds" if tuning.prune else ""
     return (
         f"Every method had {tuning.trials} trials of up to {rounds} rounds{pruned}. Settings were chosen by "
         f"{tuning.metric.label} on seed {tuning.seeds}; the search read no test data. median: of the last scores of "
-        "all trials; far from the best one, the method depends on its settings."
+        "all trials; if it is far from the best score, the method depends on its settings."
     )
 
 
 def summary(tuning: Tuning) -> str:
-    """One line for the verdict."""
+    """One line about the search for the verdict."""
     spent = {group.cost("rounds") for group in tuning.groups}
     equal = f" ({spent.pop():,.0f} rounds each)" if len(spent) == 1 else ""
     return f"The settings of every method were searched with {tuning.trials} trials{equal}, by validation data only."
@@ -59,7 +60,7 @@ def chosen(tuning: Tuning) -> Iterator[str]:
 
 
 def warnings(tuning: Tuning) -> Iterator[str]:
-    """Best values at the end of a range, trials without a result, unequal budgets."""
+    """Lines about best values at the end of a range, trials without a result and unequal budgets."""
     for group in tuning.groups:
         for key, end in group.border.items():
             where = f"lies at the {end} end of {group.space[key]}"
@@ -74,7 +75,7 @@ def warnings(tuning: Tuning) -> Iterator[str]:
 
 
 def shorter(key: str) -> str:
-    """A setting without the group of the method."""
+    """The name of a setting without `method.`."""
     return key.removeprefix("method.")
 
 
@@ -108,7 +109,7 @@ def section(tuning: Tuning) -> str:
 
 
 def tried(group: Tuned, key: str) -> list[tuple[str, float, bool, bool]]:
-    """The values of a setting that were tried: value, last score, whether it ended early, whether it is the best."""
+    """The trials of a setting: its value, the last score, whether the trial ended early, whether it is the best one."""
     found = []
     for trial in group.trials:
         if trial["scores"] and key in trial["settings"]:
@@ -120,7 +121,7 @@ def tried(group: Tuned, key: str) -> list[tuple[str, float, bool, bool]]:
 
 
 def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
-    """The trials over one setting; all groups share the axis of the scores."""
+    """A picture of the trials over one setting; the pictures of all groups have the same axis of scores."""
     scores = [point[1] for each in tuning.groups for name in each.space for point in tried(each, name)]
     points = tried(group, key)
     if not points:
@@ -153,7 +154,7 @@ def _picture(tuning: Tuning, group: Tuned, key: str) -> str:
 
 
 def axis(metric: Metric, scores: Sequence[float]) -> tuple[float, float]:
-    """The ends of the axis of the scores; of a score without bounds, scores far beyond the others are left out.
+    """The ends of the axis of the scores. If the score has no bounds, values far from the others lie beyond the axis.
 
     >>> axis(Metric("val_rmse", "RMSE", "less", low=0), [2.0, 1.0, 1.5, 4.0, 1e15])
     (1.0, 11.0)
@@ -167,7 +168,7 @@ def axis(metric: Metric, scores: Sequence[float]) -> tuple[float, float]:
 
 
 def places(space: str, values: Sequence[str]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Where the values of a range lie between 0 and 1, and the labels of the axis."""
+    """The positions of the values of a range, from 0 to 1, and the labels of the axis."""
     scale, _, inside = space.rstrip(")").partition("(")
     ends = [text.strip() for text in inside.split(",")]
     if scale == "any":

@@ -1,4 +1,4 @@
-"""The tables of the HTML report."""
+"""The sections of the HTML report: verdict, tables, settings and commands."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
     from ..core.metric import Metric
 
-#: The columns with scores, each with an interval; their headings, unless the heading is the label of the metric.
+#: The columns with scores, and their headings; empty: the heading is the label of the metric.
 SCORES = {"final": "", "best": "best by validation", "area": "mean over the rounds", "worst_decile": ""}
-#: The columns that a target changes: they hold the cost to reach it.
+#: The columns that hold the cost to reach the target, if there is a target.
 TO_TARGET = ("rounds", "steps", "bytes")
 #: The largest number of clients in a table.
 ROWS = 40
 TESTS = {"t": "the paired t test", "wilcoxon": "Wilcoxon's signed-rank test"}
 INTERVALS = "Mean ± standard deviation over the seeds, and below it the 95 % interval of the mean (Student's t)."
 HINT = "<p class='hint'>The table is wider than the screen: scroll it →</p>"
-SECONDS = "Wall seconds are those of whole runs on cores that several runs shared: they also depend on what else ran."
+SECONDS = "Wall seconds are those of whole runs on cores that several runs shared: they also depend on the other runs."
 WINNER = "★ marks a winner: the 95 % intervals of its paired differences to all others exclude zero."
 
 
@@ -60,7 +60,7 @@ def verdict(comparison: Comparison, frame: pd.DataFrame) -> str:
 
 
 def ranks(found: Order) -> str:
-    """A picture: the rank of each method over the settings; the first rank is on top."""
+    """A picture of the rank of each method over the settings; the first rank is at the top."""
     wide, high, left = 70 + 120 * (len(found.places) - 1), 26 * len(found.names) + 34, 12
 
     def across(i: int) -> float:
@@ -91,7 +91,7 @@ def ranks(found: Order) -> str:
 
 
 def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]], metric: Metric) -> str:
-    """The group with the best mean, and whether its difference to every other may be due to chance."""
+    """A sentence about the group with the best mean, and whether its differences to the others may be chance."""
     best, where = rows.iloc[0], f"{escape(place)}: " if place else ""
     name = f"<strong class='{'winner' if best['winner'] else ''}'>{escape(best['name'])}</strong>"
     extreme = "lowest" if metric.better == "less" else "highest"
@@ -112,7 +112,7 @@ def _winner(place: str, rows: pd.DataFrame, finals: dict[str, dict[int, float]],
 
 
 def problems(comparison: Comparison) -> Iterator[str]:
-    """Runs that diverged, failed, dropped clients or are not finished; and seeds without a run."""
+    """Lines about runs that diverged, failed, dropped clients or are not finished, and about seeds without a run."""
     for group in comparison.members:
         for seed, lost in sorted(group.lost.items()):
             how = "" if isinstance(lost, Unscored) else "diverged, " if lost.diverged else "failed, "
@@ -120,7 +120,7 @@ def problems(comparison: Comparison) -> Iterator[str]:
         for seed, run in sorted(group.runs.items()):
             status = run.folder.manifest().get("status")
             if status != "done":
-                yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}, in the means as it is"
+                yield f"{group.label}, seed {seed}: {status} after round {run.history.index[-1]}, included in the means"
             if run.dropped:
                 yield f"{group.label}, seed {seed}: clients were dropped {run.dropped:,} times (log.txt names them)"
         for one in group.part_way():
@@ -132,7 +132,7 @@ def problems(comparison: Comparison) -> Iterator[str]:
 
 
 def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
-    """The table of the comparison with its intervals, and the paired differences."""
+    """The table of scores and costs with intervals, and the table of paired differences."""
     if not frame["seeds"].any():
         return "<p class='note'>No run has a result.</p>"
     shown = [name for name in (*SCORES, *COSTS) if name in frame and frame[name].notna().any()]
@@ -157,7 +157,7 @@ def summary(comparison: Comparison, frame: pd.DataFrame) -> str:
 
 
 def _one_run(comparison: Comparison) -> bool:
-    """Whether there is one run only; runs without a result count, too."""
+    """Whether there is only one run, with or without a result."""
     return sum(len(group.runs) + len(group.lost) + len(group.partial) for group in comparison.members) == 1
 
 
@@ -169,7 +169,7 @@ def _lost(comparison: Comparison, label: str) -> str:
 
 
 def _caption(comparison: Comparison, frame: pd.DataFrame) -> str:
-    """What the numbers of the table are."""
+    """The caption: what the numbers of the table are."""
     several = max(len(group.runs) for group in comparison.members) > 1
     alone = "Scores and costs of the run." if len(comparison.members) == 1 else "One seed: there are no intervals."
     lines = [INTERVALS if several else alone]
@@ -193,7 +193,7 @@ def _heading(comparison: Comparison, column: str) -> str:
 
 
 def _cell(comparison: Comparison, row: pd.Series[Any], column: str, whole: bool) -> str:
-    """whole: all numbers of rounds are whole numbers."""
+    """A cell of the table. whole: whether all numbers of rounds are whole numbers."""
     small = ""
     if column in COSTS:
         if column == "rounds" and row["reached"] < row["seeds"]:
@@ -237,7 +237,7 @@ def _differences(comparison: Comparison) -> str:
 
 
 def clients(comparison: Comparison) -> str:
-    """The scores of the single clients: a table per setting, with the clients that are served worst."""
+    """The scores of the single clients: tables for each setting; of many clients, only the worst ones."""
     out, several = "", len(comparison.seeds) > 1
     for place in comparison.places:
         if rows := overview(comparison, place):
@@ -295,7 +295,7 @@ def _client_cell(column: Column, client: str, worst: bool) -> str:
 
 
 def _served_worst(found: Served) -> str:
-    """A sentence about the client with the worst mean over the columns, and where it is served best."""
+    """A sentence about the client with the worst mean over the columns, and about its best column."""
     if len(found.worst(2)) < 2:
         return ""
     client, metric = found.worst(1)[0], found.metric
@@ -329,12 +329,12 @@ def configuration(comparison: Comparison) -> str:
 
 
 def _breakable(key: str) -> str:
-    """The name of a setting, which may go on in the next line where a word of it ends."""
+    """The name of a setting; the browser may break the line after each word of the name."""
     return escape(key).replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def reproduce(comparison: Comparison) -> str:
-    """Versions, times and the commands that make the same runs again."""
+    """Versions, times, and the commands that repeat the runs."""
     runs = [(group, seed, run) for group in comparison.members for seed, run in group.runs.items()]
     manifests = [run.folder.manifest() for _, _, run in runs]
     facts = _facts(manifests)
@@ -360,7 +360,7 @@ def reproduce(comparison: Comparison) -> str:
 
 
 def _facts(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Versions and machines of the runs; a fact lists its different values."""
+    """Versions and machines of the runs; each fact lists all its different values."""
     facts = {
         name: ", ".join(dict.fromkeys(str(manifest[name]) for manifest in manifests if name in manifest))
         for name in ("arno", "python", "torch", "numpy", "platform", "cpus", "device")
@@ -374,7 +374,7 @@ def _facts(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def interval(mean: float, low: float, high: float, first: float, last: float, zero: bool = False) -> str:
-    """A mean and its interval as a picture on a scale from `first` to `last`; the cells beside it hold the numbers."""
+    """A mean and its interval as a picture on a scale from `first` to `last`; other cells hold the numbers."""
     if isnan(mean):
         return ""
     width = (last - first) or 1.0
@@ -414,7 +414,7 @@ def _ends(frame: pd.DataFrame, name: str, prefix: str | None = None) -> tuple[fl
 
 
 def framed(caption: str, heads: Sequence[str], rows: Sequence[str], kind: str = "number") -> str:
-    """A table in a frame that scrolls if it is too wide. rows: in HTML."""
+    """A table in a frame that scrolls if the table is too wide. rows: the rows as HTML."""
     head = "".join(f"<th scope='col' class='{kind}'>{escape(text)}</th>" if text else "<td></td>" for text in heads)
     return (
         f"<div class='card'><p class='caption'>{escape(caption)}</p><div class='scroll' tabindex='0' role='region' "

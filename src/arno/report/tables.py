@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MARK = "★"
-#: A table of clients with this many columns or more has no standard deviations: it would not fit on a terminal.
+#: A table of clients with at least this many columns has no standard deviations, because it would be too wide.
 WIDE = 5
 #: The least width of the names of rows on a terminal; longer names are wrapped.
 NAME = 24
@@ -39,7 +39,7 @@ class Unscored(Lost):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of text: rows by setting, each beginning with a name; the notes stand below the table."""
+    """A table of text. places: the rows of each setting; a row begins with a name. notes: lines below the table."""
 
     title: str
     columns: list[str]
@@ -58,7 +58,7 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 
 def clients_of(comparison: Comparison) -> list[Sheet]:
-    """The scores of the single clients, one table per setting; the worst few clients if there are many."""
+    """The scores of the single clients, one table per setting; of many clients, only the worst ones."""
     each = {place: found for place in comparison.places if (found := served(comparison, place)) is not None}
     return [*_overview(comparison), *(_clients(place, found, len(comparison.seeds)) for place, found in each.items())]
 
@@ -85,7 +85,7 @@ def _clients(place: str, clients: Served, seeds: int) -> Sheet:
     """The scores of the single clients in one setting."""
     shown, columns = clients.shown(), clients.columns
     alike = len(clients.alike()) == len(columns)
-    if not alike and len(columns) > WIDE:  # of each model the first two scores
+    if not alike and len(columns) > WIDE:  # of each model, only the first two scores
         columns = [one for one in columns if plain_label(one.metric) in [plain_label(c.metric) for c in columns[:2]]]
     shorter = [replace(column.metric, digits=max(column.metric.digits - 1, 0)) for column in columns]
     rows = []
@@ -127,7 +127,7 @@ def show(tables: Sequence[Sheet], console: Console) -> None:
 
 
 def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """The numbers of the columns, in groups that fit beside each other; a table that is too wide has several parts.
+    """The indices of the columns, in groups that fit on a line; a table that is too wide is printed in several parts.
 
     >>> _fitting(["a" * 20, "b" * 20, "c"], [], 45), _fitting(["a" * 99], [], 45)
     ([[0, 1], [2]], [[0]])
@@ -175,7 +175,7 @@ def latex(tables: Sequence[Sheet]) -> str:
 
 
 def write(comparison: Comparison, tables: Sequence[Sheet], out: Path) -> None:
-    """Write `table.md`, `table.tex`, and with all digits `table.csv`, `differences.csv` and `client_scores.csv`."""
+    """Write `table.md` and `table.tex`, and with all digits `table.csv`, `differences.csv` and `client_scores.csv`."""
     (out / "table.md").write_text(markdown(tables))
     (out / "table.tex").write_text(latex(tables))
     comparison.table().to_csv(out / "table.csv", index=False)
@@ -257,7 +257,7 @@ def _order(found: Order, metric: Metric) -> Sheet:
 
 
 def _evidence(comparison: Comparison) -> list[str]:
-    """What this number of seeds can show, and whether there is a winner."""
+    """Lines about what this number of seeds can show, and whether there is a winner."""
     if max(len(group.runs) for group in comparison.members) < 2:
         return ["One seed: no intervals, no tests and no winner; give seed=0..4 for five."]
     lines = []
@@ -268,7 +268,7 @@ def _evidence(comparison: Comparison) -> list[str]:
 
 
 def of_few_seeds(comparison: Comparison) -> list[str]:
-    """What so few seeds can show; nothing for many seeds, and for one."""
+    """Lines about what a few seeds can show; none for one seed, and for many seeds."""
     n, lines = max(len(group.runs) for group in comparison.members), []
     if 2 <= n < 10:
         least = student(n - 1) / sqrt(n)
@@ -279,7 +279,7 @@ def of_few_seeds(comparison: Comparison) -> list[str]:
 
 
 def _lost(comparison: Comparison) -> list[str]:
-    """The runs that are in no mean, and those that went on without some clients."""
+    """Lines about runs that are in no mean, and about runs in which clients were dropped."""
     lines = []
     for group in comparison.members:
         for word in ("diverged", "failed"):
