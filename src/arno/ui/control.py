@@ -1,4 +1,4 @@
-"""Stop and resume from the page: what a user would do in a terminal, with the same rules."""
+"""Stop and resume runs from the page, with the same rules as in a terminal."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from ..records import checksummed
 from ..records.lock import holder
 from ..runs.trust import check
 
-#: The last names of settings that can run code which is not part of Arno.
+#: The last part of the names of settings that can run code which is not part of Arno.
 CODE = ("target", "track", "address")
 #: Options of `arno compare` and `arno tune`; none of them names a file.
 OPTIONS = ("--trials", "--search-seeds", "--no-pruning", "--jobs", "--tuned", "--retry")
 
 
 class Control:
-    """Sends signals and starts processes; remembers those that it started."""
+    """Sends signals, and starts processes and watches how they end."""
 
     def __init__(self) -> None:
         self._started: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
 
     def stop(self, path: Path, entry: Entry) -> str:
-        """SIGTERM to the process that holds the lock, if the system confirms that it runs here; it saves and ends."""
+        """Send SIGTERM to the process that holds the lock; an error if it does not run on this machine.
+
+        The process then saves the run and ends.
+        """
         held = holder(path)
         if held is None:
             raise ArnoError(entry.name, "no process works on it", "it has stopped already")
@@ -43,12 +46,14 @@ class Control:
             os.kill(held.pid, signal.SIGTERM)
         except OSError as error:
             raise ArnoError(
-                entry.name, f"process {held.pid} takes no signal ({error.strerror})", "is it yours?"
+                entry.name,
+                f"process {held.pid} takes no signal ({error.strerror})",
+                "stop it as the user who started it",
             ) from error
         return "The round ends, then the run is saved."
 
     def resume(self, path: Path, entry: Entry) -> str:
-        """Start `arno resume`, or the command of a comparison, as a process of its own, which outlives this one."""
+        """Start `arno resume`, or the command of a comparison, as a process that continues when the server ends."""
         if holder(path) is not None:
             raise ArnoError(entry.name, "a process works on it", "wait for it, or stop it first")
         if entry.part_of:
@@ -60,14 +65,14 @@ class Control:
             words = same_command(path)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         command = [sys.executable, "-m", "arno", *words]
-        # As for the command `arno`, modules are not looked for in the current folder: it may be a foreign run.
+        # As for the command `arno`, no module is imported from the current folder, which may be a run of another user.
         safe = os.environ | {"PYTHONSAFEPATH": "1"}
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors, "env": safe}
         self._started[entry.name] = subprocess.Popen(command, start_new_session=True, **quiet), errors  # type: ignore[call-overload]
         return f"Started: arno {shlex.join(words)}"
 
     def failures(self) -> dict[str, str]:
-        """The last line of processes that ended with an error since the last call."""
+        """For each process that ended with an error since the last call: the last line that it printed."""
         found = {}
         for name, (process, errors) in list(self._started.items()):
             status = process.poll()
@@ -83,9 +88,9 @@ class Control:
 
 
 def same_command(path: Path) -> list[str]:
-    """The words of the command that continues a comparison; refused if they name code, or another folder.
+    """The words of the command that continues a comparison; an error if they name code or another folder.
 
-    The folder may come from somebody else: its command must not run anything but Arno's own methods.
+    The folder may come from another user: its command must not run code that is not part of Arno.
     """
     command = str(checksummed.read(path / "compare.json", path, "command").get("command", ""))
     remedy = f"run it yourself: {command}"

@@ -1,7 +1,7 @@
-"""Who may talk to the live view: whoever has the token, under its own address, from its own page.
+"""Which requests the live view answers: those with its token, to its own address, from its own page.
 
-A page of another site can make a browser send requests to this machine. It has neither the token nor the cookie, its
-`Origin` differs, and if its name is made to point here (DNS rebinding), `Host` differs.
+A page of another site can make a browser send requests to this machine. Such a request has neither the token nor the
+cookie, and its `Origin` differs. If the other site's name resolves to this machine (DNS rebinding), `Host` differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: What the page may load and do: only what this server sends.
+#: The page may load only what this server sends.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,12 +27,12 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-#: A page that leads to the list.
+#: A page that makes the browser load the list.
 ONWARD = "<!doctype html><html lang='en'><title>Arno</title><meta http-equiv='refresh' content='0;url=/'></html>"
 
 
 def own_names(host: str, port: int) -> set[str]:
-    """The values of the header `Host` that are this server.
+    """The values of the header `Host` that mean this server.
 
     >>> sorted(own_names("127.0.0.1", 8000))
     ['127.0.0.1:8000', '[::1]:8000', 'localhost:8000']
@@ -46,14 +46,14 @@ def own_names(host: str, port: int) -> set[str]:
 
 
 class Guard:
-    """Lets a request pass, or answers 403. The first visit brings the token and gets a cookie instead of it."""
+    """Lets a request pass, or answers 403. The first request has the token and gets a cookie for the next ones."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: set[str], cookie: str) -> None:
         self.app, self.token, self.hosts, self.cookie = app, token, hosts, cookie
         self._ticket = ""
 
     def ticket(self) -> str:
-        """A token that opens the page once. All users of the machine can read the command line of the browser."""
+        """A token that opens the page once: all users of the machine can read it in the command line of the browser."""
         self._ticket = token_urlsafe(24)
         return self._ticket
 
@@ -98,17 +98,17 @@ class Guard:
         return PlainTextResponse("open the address that arno ui printed: it has a token", 403)
 
     def _first(self, linked: bool) -> Response:
-        """The answer to the address with the token: the cookie, and the way to the page.
+        """The answer to the address with the token: the cookie, and a redirection to the page.
 
-        linked: the user followed a link on another page (a notebook in the browser, say). A browser does not send the
-        new cookie with a redirection that began elsewhere; a page that leads on is a beginning of its own.
+        linked: whether the user followed a link on another page, for example in a notebook. Then a browser would not
+        send the new cookie with the redirected request. It sends the cookie if this server's own page loads the list.
         """
         answer = HTMLResponse(ONWARD) if linked else RedirectResponse("/", 303)
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
         return answer
 
     def _spent(self, given: str) -> bool:
-        """Whether this is the ticket; it is used up then."""
+        """Whether this is the ticket, which is then no longer valid."""
         if not self._ticket or not compare_digest(given.encode(), self._ticket.encode()):
             return False
         self._ticket = ""

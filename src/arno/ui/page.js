@@ -3,8 +3,8 @@
 // server sends what changes (server-sent events). Every text is inserted as text, never as markup.
 
 const at = (id) => document.getElementById(id);
-const PAGE = 300; // so many lines of the list at first, and so many more each time
-const NAMED = 3; // the names of more open runs are not in the title
+const PAGE = 300; // how many lines of the list are shown at first, and how many more each time
+const NAMED = 3; // if more runs are open, the title has their number instead of their names
 const list = { entries: [], lines: new Map(), most: PAGE, ticked: new Set() };
 const open = { names: [], view: null, place: 0, metric: "", axis: "round", part: "1", asked: null };
 let source = null, later = 0;
@@ -158,7 +158,7 @@ function update(entry) {
 }
 
 function live({ names, metric, curves, log, error }) {
-  if (!open.view) return void (open.names.length && open.asked !== open.names && details()); // it was opened while its first files were written
+  if (!open.view) return void (open.names.length && open.asked !== open.names && details()); // the run was opened while its first files were written
   if (error || !curves) return;
   if (open.names.length === 1 && at("log")) logged(log);
   const places = open.view.places;
@@ -166,7 +166,7 @@ function live({ names, metric, curves, log, error }) {
   open.view.names = chart.names = names;
   for (const place of places) {
     const parallel = place.curves.axes.parallel_seconds;
-    if (parallel && open.view.entries.every((entry) => entry.status !== "running")) continue; // it has one more axis
+    if (parallel && open.view.entries.every((entry) => entry.status !== "running")) continue; // these curves have one more axis
     place.curves = curves[place.name] ?? place.curves;
   }
   open.metric ||= metric;
@@ -297,7 +297,7 @@ function curve() {
   draw(figure);
 }
 
-// Finds the element with the focus again after the page was drawn anew.
+// Remembers the element with the focus; the returned function gives the focus back after the page was drawn again.
 function focus() {
   const { dataset, name, value } = document.activeElement ?? {}, inside = at("one").contains(document.activeElement);
   const found = dataset?.act ? `[data-act="${dataset.act}"]` : name ? `input[name="${name}"][value="${value}"]` : "";

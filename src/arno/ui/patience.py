@@ -1,4 +1,4 @@
-"""Connections that keep the server waiting are closed; uvicorn itself waits for the rest of a request for ever."""
+"""Close connections whose request does not arrive; uvicorn itself waits for the rest of a request without limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AWAITED = ("IDLE", "SEND_BODY")
 
 
 class Patient(H11Protocol):
-    """A connection that is closed if a request does not arrive in time. An answer may last: events have no end."""
+    """A connection that is closed if a request does not arrive in time. An answer has no limit: events never end."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection."""
@@ -22,7 +22,7 @@ class Patient(H11Protocol):
         self.loop.call_later(PATIENCE, self._look, None)
 
     def _look(self, before: Any) -> None:
-        """Close the connection if it still has to send the request that it had to send at the last look."""
+        """Close the connection if the request that was awaited at the last call has still not arrived."""
         if self.transport.is_closing():
             return
         if self.cycle is before and str(self.conn.their_state) in AWAITED:

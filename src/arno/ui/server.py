@@ -1,4 +1,4 @@
-"""`arno ui`: the server of the live view, on this machine only unless the user asks for more."""
+"""`arno ui`: the server of the live view. Only this machine can reach it, unless `--host` is given."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from .guard import HEADERS, Guard, own_names
 from .patience import Patient
 from .watcher import PAUSE, SHARE, Watcher, public
 
-#: What a report may do: its own script, in a place of its own, from which it cannot reach this server.
+#: A report runs its own script in an origin of its own, so it cannot send requests to this server.
 SANDBOX = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 )
-#: The files of a running run are read so many times more before an error is believed.
+#: How many more times the files of a running run are read before an error is reported.
 TRIES = 4
-#: Libraries are loaded when the first list was sent, or after so many seconds.
+#: Libraries are imported when the first list has been sent, or after this many seconds.
 LATER = 5.0
-#: What the first view would load for a second or more.
+#: The libraries that views need; to import them takes a second or more.
 LIBRARIES = ("torch", "pandas", "pyarrow.parquet", "scipy.stats")
-#: By address: the package, the file and its type.
+#: For each address: the package, the file and its type.
 STATIC = {
     "/page.js": ("arno.ui", "page.js", "text/javascript"),
     "/page.css": ("arno.ui", "page.css", "text/css"),
@@ -62,7 +62,7 @@ class View:
         self._list_sent = threading.Event()
 
     def read_ahead(self) -> None:
-        """Read the folder, then load what views need; an error is told to who asks for the list."""
+        """Read the folder, then import what views need. An error is reported when the page asks for the list."""
         with suppress(ArnoError, OSError):
             self.watcher.look()
         self._list_sent.wait(LATER)
@@ -111,20 +111,20 @@ class View:
         return answer
 
     async def view(self, request: Request) -> Response:
-        """All about some runs."""
+        """Everything that the page shows of some runs."""
 
         def found() -> dict[str, Any]:
             names, entries = self.named(request)
             try:
                 shown = steady(lambda: views.view(self.watcher.paths(names), entries), entries)
-            except Exception as error:  # the name is right, its files are not: they may hold anything
+            except Exception as error:  # the files of a run may hold anything
                 return {"error": said(error)}
             return {**shown, "entries": [short(entry) for entry in entries]}
 
         return await answered(found)
 
     def named(self, request: Request) -> tuple[list[str], list[Entry]]:
-        """The runs that a request names; refused if there is no such run in the folder."""
+        """The runs that a request names; an error if the folder holds no such run."""
         asked = list(dict.fromkeys(request.query_params.getlist("run")))
         names = self.watcher.called(asked)
         known = self.watcher.look(names)
@@ -137,11 +137,11 @@ class View:
         return names, [known[name] for name in names]
 
     async def events(self, request: Request) -> Response:
-        """What has changed, again and again: entries of the list; curves, log and failures of open runs."""
+        """A stream of changes: entries of the list, curves and log of the open runs, processes that failed."""
         return StreamingResponse(self.changes(request), media_type="text/event-stream")
 
     async def changes(self, request: Request) -> AsyncIterator[str]:
-        """The stream of `events`. Long curves take a while: they are drawn beside, and a tenth of the time at most."""
+        """The stream of `events`. Curves are computed in another thread, which takes at most a tenth of the time."""
         asked, before, drawn = request.query_params.getlist("run"), dict[str, Entry](), ""
         drawing: asyncio.Task[dict[str, Any]] | None = None
         began = again = 0.0
@@ -169,7 +169,7 @@ class View:
             await asyncio.sleep(PAUSE)
 
     def signature(self, name: str) -> Any:
-        """What changes when a run has recorded something."""
+        """A value that changes when a run has recorded something."""
         found = []
         for file in ("metrics.jsonl", "log.txt"):
             with suppress(OSError):
@@ -184,11 +184,11 @@ class View:
         found: dict[str, Any] = {"log": log(paths[0]) if len(paths) == 1 else []}
         try:
             return found | views.curves(paths, [entries[name] for name in names])
-        except Exception as error:  # its files may be of two rounds
+        except Exception as error:  # its files may belong to different rounds
             return found | {"error": said(error)}
 
     async def report(self, request: Request) -> Response:
-        """A report, written anew; a report that lies in the folder is not shown."""
+        """A new report; a report file in the folder is not shown."""
 
         def written() -> str:
             names, entries = self.named(request)
@@ -212,7 +212,7 @@ class View:
         return await self.act(request, self.control.resume)
 
     async def act(self, request: Request, action: Callable[[Path, Entry], str]) -> Response:
-        """Do something with one run."""
+        """Stop or resume one run."""
 
         def done() -> dict[str, str]:
             names, entries = self.named(request)
@@ -234,7 +234,7 @@ def event(name: str, values: Any) -> str:
 
 
 def steady(work: Callable[[], Any], entries: Sequence[Entry]) -> Any:
-    """The result of some work on runs; again if it was refused while a run wrote: its files may be of two rounds."""
+    """The result of some work on runs. If a run is running, errors are tried again: its files may not agree yet."""
     for _ in range(TRIES if any(entry.status == "running" for entry in entries) else 0):
         with suppress(ArnoError, OSError):
             return work()
@@ -243,10 +243,10 @@ def steady(work: Callable[[], Any], entries: Sequence[Entry]) -> Any:
 
 
 async def answered(work: Callable[[], Any]) -> Response:
-    """The result of some work in a thread, or the one line of its error.
+    """The result of some work in a thread, or its error on one line.
 
-    The answer to a wrong condition, or about a run that was just removed, is as good as any other: with a status of its
-    own, browsers complain on the console.
+    An error has no error status, because browsers would print a message on their console. A wrong condition, or a run
+    that was just removed, is nothing unusual.
     """
     try:
         found = await run_in_threadpool(work)
@@ -256,25 +256,25 @@ async def answered(work: Callable[[], Any]) -> Response:
 
 
 def said(error: Exception) -> str:
-    """One line about what cannot be shown."""
+    """One line that says why something cannot be shown."""
     return str(error) if isinstance(error, ArnoError | OSError) else f"it cannot be read ({named(error)})"
 
 
 def application(folder: Path, token: str, hosts: set[str], cookie: str) -> Guard:
-    """The server as an ASGI application. It reads the folder at once, so that the first visit need not wait for it."""
+    """The server as an ASGI application. It begins to read the folder now, so that the first request waits less."""
     view = View(folder)
     threading.Thread(target=view.read_ahead, daemon=True).start()
     return Guard(Starlette(routes=view.routes()), token, hosts, cookie)
 
 
 def serve(folder: Path, host: str = "127.0.0.1", port: int = 0, browser: bool = True) -> None:
-    """Serve the live view of a folder until Ctrl-C; prints its address. port 0: any free one."""
+    """Serve the live view of a folder until Ctrl-C; print its address. port 0: any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen()  # who reads the address can connect at once
+        listening.listen()  # so that the printed address answers at once
     except (OSError, OverflowError) as error:
         listening.close()
         raise ArnoError(f"{host}:{port}", f"cannot be used ({error})", "choose another --port or --host") from error

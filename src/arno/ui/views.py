@@ -1,4 +1,4 @@
-"""What the page shows of some runs, as plain values: the same panels and tables as in the report."""
+"""What the page shows of some runs, as plain values: panels and tables, which the report shows, too."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ..runs.result import RunResult
 
 #: The largest number of clients in a table, and of classes in a label mix.
 CLIENTS, CLASSES = 200, 3
-#: A number that is no score.
+#: The format of numbers that are not scores.
 NUMBER = Metric("number", "number")
 
 
 def compared(paths: Sequence[Path], entries: Sequence[Entry]) -> Comparison:
-    """The comparison of some runs, whatever their status; a comparison brings its own groups."""
+    """The comparison of some runs of any status, or the comparison in a folder."""
     for path in paths:
         refuse_links(path)
     if len(paths) == 1 and entries[0].kind != "run":
@@ -51,15 +51,15 @@ def compared(paths: Sequence[Path], entries: Sequence[Entry]) -> Comparison:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a run folder with links that leave it: the page would show what they lead to."""
+    """Refuse a run folder with links that lead out of it: the page would show other files."""
     for folder in (path, path / "checkpoints"):
         for one in folder.iterdir() if folder.is_dir() else ():
-            if one.is_symlink() and one.name != "logs":  # of Ray; not read here
+            if one.is_symlink() and one.name != "logs":  # a link that Ray makes; it is not read here
                 inside(path, one)
 
 
 def curves(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
-    """The curves of some runs, by setting; this is sent while they run."""
+    """The curves of some runs, by setting; they are sent again while the runs continue."""
     found = compared(paths, entries)
     drawn: dict[str, Any] = {}
     for name in found.places:
@@ -72,7 +72,7 @@ def curves(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def view(paths: Sequence[Path], entries: Sequence[Entry]) -> dict[str, Any]:
-    """All that the page shows of some runs."""
+    """Everything that the page shows of some runs."""
     found = compared(paths, entries)
     one = details(paths[0], entries[0]) if len(paths) == 1 else None
     whole: dict[str, Any] = {
@@ -112,7 +112,7 @@ def sheet_data(sheet: Sheet) -> dict[str, Any]:
 
 
 def clients_of(run: RunResult) -> Sheet:
-    """One row per client: what it holds, how well it is served, how far it drifts. The worst served are first."""
+    """One row per client: its samples, scores and norm of the updates. Clients with the worst scores are first."""
     rows: dict[str, dict[str, Any]] = {}
     scores, clients = run.client_scores(), run.clients
     own = next((m for m in run.metrics if m.name.startswith("own_") and m.name in scores), None)
@@ -144,7 +144,7 @@ def clients_of(run: RunResult) -> Sheet:
 
 
 def _served(row: Mapping[str, Any], own: Metric | None) -> float:
-    """How well a client is served, more is better; clients without a score come last."""
+    """The value by which clients are ordered: a low value is a bad score; clients without a score come last."""
     score = row.get("own", float("nan"))
     return float("inf") if own is None or isnan(score) else own.sign * float(score)
 
@@ -152,7 +152,10 @@ def _served(row: Mapping[str, Any], own: Metric | None) -> float:
 def _about_clients(
     worst: Sequence[str], rows: Mapping[str, Mapping[str, Any]], called: Mapping[str, str], tested: bool
 ) -> list[str]:
-    """Who is served worst, who drifts most, and what the columns are. tested: whether clients can have test samples."""
+    """Notes: the client with the worst score, the client that drifts most, and what the columns are.
+
+    tested: whether clients can have test samples.
+    """
     notes = []
     drifting = max(rows, key=lambda c: rows[c].get("drift", 0.0), default="")
     known = bool(rows) and "drift" in rows[drifting]
@@ -214,7 +217,7 @@ def trials(tuning: Tuning) -> list[dict[str, Any]]:
 
 
 def _trials(tuning: Tuning, group: Tuned, key: str) -> dict[str, Any]:
-    """One picture; a trial whose score is far beyond the others is drawn at the end of the axis."""
+    """One picture; a trial whose score is far from the others is drawn at the end of the axis."""
     points, space = search.tried(group, key), group.space[key]
     at, ends = search.places(space, [value for value, *_ in points]) if points else ([], [])
     lines = []

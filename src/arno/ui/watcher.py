@@ -1,4 +1,4 @@
-"""Looks at the folder again and again while somebody watches, and keeps what it saw."""
+"""Reads the folder repeatedly while a page is open, and keeps its entries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from threading import Lock
 from ..analysis.run_entry import Entry
 from ..analysis.run_index import Catalogue
 
-#: Seconds between two looks. The whole folder is looked at so rarely that it takes at most a tenth of the time.
+#: Seconds between two readings. The whole folder is read less often: this takes at most 1/SHARE of the time.
 PAUSE, SHARE = 0.6, 10
 
 
 def public(name: str) -> str:
-    """The name of an entry on the page: bytes that are no text are written as \\udcff, so that an address can hold it.
+    """The name of an entry on the page: bytes that are not text become \\udcff, which an address can hold.
 
     >>> public("runs/a"), public("a\\udcff")
     ('runs/a', 'a\\\\udcff')
@@ -31,9 +31,9 @@ class Watcher:
         self._lock, self._whole, self._cost = Lock(), 0.0, 0.0
 
     def look(self, names: Iterable[str] = (), fresh: bool = False) -> dict[str, Entry]:
-        """The entries: the named ones and the running ones are read again, all others if it is time.
+        """The entries. The named and the running ones are read again; all others only after some time.
 
-        fresh: read all of them now.
+        fresh: read all entries again.
         """
         with self._lock:
             now = time.monotonic()
@@ -47,10 +47,10 @@ class Watcher:
             return self.catalogue.again({*running, *known})
 
     def called(self, names: Iterable[str]) -> list[str]:
-        """The names of the entries that have these names on the page; a name of no entry stays as it is."""
+        """The names of the entries whose names on the page are these; an unknown name stays as it is."""
         odd = {public(name): name for name in self.catalogue.entries if not name.isascii()}
         return [odd.get(name, name) for name in names]
 
     def paths(self, names: Iterable[str]) -> list[Path]:
-        """The folders of the named entries; a name that is no entry is left out, so nothing else can be named."""
+        """The folders of the named entries. Other names are left out, so a request cannot name another folder."""
         return [self.catalogue.path(name) for name in names if name in self.catalogue.entries]
