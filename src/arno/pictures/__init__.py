@@ -1,1 +1,1 @@
-"""Draw pictures into files with matplotlib."""
+"""Pictures: panels as data, and matplotlib figures for files and notebooks."""

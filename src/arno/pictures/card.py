@@ -1,4 +1,4 @@
-"""What notebooks show for a run, a comparison, a partition or data: a heading, facts, a table, a picture."""
+"""What notebooks show for a run, a comparison, a partition or data: a heading, facts, a table and a picture."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .panel_types import Chart, HeatMap, Line, Panel
 #: The most columns of a heat map with marks.
 COLUMNS = 30
 MARKERS, DASHES = "osD^vP*X", ("-", "--", "-.", ":")
-#: Labels of x axes with large numbers, which are written as 10k or 2.5M.
+#: The labels of x axes with large numbers, which are written as 10k or 2.5M.
 LARGE = ("local steps", "uploaded bytes", "idealised parallel seconds")
 
 
@@ -84,7 +84,7 @@ def _same(one: Line, other: Line) -> bool:
 
 
 def _line(axis: Any, line: Line, i: int, above: int) -> None:
-    """above: the number of lines that are drawn over this one; it is so much broader that it can be seen."""
+    """Draw a line. above: the number of lines that cover it; it is drawn broader, so that it can still be seen."""
     colour, every = COLOURS[i % len(COLOURS)], max(1, len(line.x) // 8)
     style = {"color": colour, "ls": DASHES[i // len(COLOURS) % 4], "marker": MARKERS[i % 8], "markevery": every}
     axis.plot(line.x, line.y, label=line.name, lw=1.5 + 2.5 * min(above, 3), **style)
@@ -93,7 +93,7 @@ def _line(axis: Any, line: Line, i: int, above: int) -> None:
 
 
 def legible(panel: HeatMap) -> HeatMap:
-    """A heat map with marks, of whose columns so many are left that the marks can be read; the last one is kept.
+    """A heat map with marks, with only as many columns as leave the marks readable; the last column is kept.
 
     >>> wide = HeatMap("Ranks", "", [list(range(65))], ["a"], [str(t) for t in range(65)], marks=[["1"] * 65])
     >>> legible(wide).columns[-3:], len(legible(wide).marks[0])

@@ -11,7 +11,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 
 @cache
 def _figure_class() -> Any:
-    """Matplotlib's figure with a PNG for notebooks, which show plain figures only after an import of pyplot."""
+    """A matplotlib figure that notebooks show as a PNG; they show other figures only after an import of pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""A panel is a picture as data: a title, a sentence and numbers. Reports and picture files show the same panels."""
+"""A panel is a picture as data: a title, a text and numbers. Reports and picture files show the same panels."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def band(name: str, curves: Sequence[Mapping[Any, float]]) -> Line:
 
 
 def over_seeds(panels: Sequence[Panel]) -> Panel:
-    """The same panel of several seeds as one panel: a band for each curve; of heat maps, the first one."""
+    """The same panel of several seeds as one panel: a band for each curve; for heat maps, the first one."""
     first = panels[0]
     charts = [panel for panel in panels if isinstance(panel, Chart)]
     if not isinstance(first, Chart):
@@ -127,7 +127,7 @@ def known(line: Line) -> Line:
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[Line]:
-    """Curves over the rounds of a run; `names` maps the columns of its records to labels.
+    """Curves over the rounds of a run. names: the label of each column of the records that is drawn.
 
     >>> curves_of([{"round": 1, "norm": 0.5}, {"round": 2}, {"round": 3, "norm": 0.25}], {"norm": "‖c‖"})
     [Line(name='‖c‖', x=[1, 3], y=[0.5, 0.25], low=(), high=())]

@@ -1,4 +1,7 @@
-"""The rows of the clients: one Parquet file per checkpoint (a piece, whose name has its checksum), one at the end."""
+"""The rows of the clients: one Parquet file per checkpoint (a "piece"), and `clients.parquet` at the end of a run.
+
+The name of a piece contains the checksum of the file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ..limits import Unreadable, inside, readable
 from . import disk
 from .damage import Damaged, checksum, damaged, file_checksum
 
-#: The round of the checkpoint, and the checksum of the file; files of release 0.1 have no checksum.
+#: The name of a piece: the round of its checkpoint, and its checksum, which pieces of release 0.1 do not have.
 PIECE = re.compile(r"clients-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 #: Columns of whole numbers, and columns of numbers, some of which may be missing.
 IDS = ("round", "client")
@@ -40,14 +43,14 @@ def number(piece: Path) -> int:
 
 
 def table(columns: dict[str, list[Any]]) -> Any:
-    """The table of some columns."""
+    """A table with these columns."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in columns.items()})
 
 
 def write_piece(rows: Any, checkpoints: Path, t: int) -> None:
-    """Write a piece with the rows up to round `t`. The checkpoint that follows also writes its name to the disk."""
+    """Write a piece with the rows up to round `t`. The next checkpoint flushes the name of this file to the disk."""
     data = _encoded(rows, checkpoints)
     _write(checkpoints / f"clients-{t:08d}-{checksum(data)}.parquet", data, sync=True)
 
@@ -66,7 +69,7 @@ def load(path: Path) -> Any:
     named = PIECE.fullmatch(path.name)
     folder = path.parent.parent if named else path.parent
     try:
-        schema, batches = plain_batches(readable(inside(folder, path)), ROWS)  # refuses sizes that are not plausible
+        schema, batches = plain_batches(readable(inside(folder, path)), ROWS)  # it refuses implausible sizes
         if named and named[2] not in (None, file_checksum(path, folder)):
             raise damaged(path, "is damaged: its checksum does not match", folder)
         found = pa.Table.from_batches(list(batches), schema)
@@ -89,7 +92,7 @@ def load(path: Path) -> Any:
 def _odd_column(rows: Any) -> str:
     """The first column that does not hold what a run records in it; empty if there is none.
 
-    Without rows (all clients were dropped) a column has no type.
+    A table without rows has no types: all clients were dropped.
     """
     from pyarrow import types
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and how they are written. A killed run loses only the rounds since a checkpoint."""
+"""The folder of a run: its files, and how they are written. A kill loses only the rounds since the last checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COUNTS, MOST = "counts.npy", 2_000_000
 BLOCK = 4096
 #: The manifest before its last change.
 PREVIOUS = "manifest.json.previous"
-#: The types of the values of a manifest that are used; each may be missing.
+#: The types of the values of a manifest that Arno reads; each value may be missing.
 TYPES: dict[str, type] = {
     **dict.fromkeys(("status", "command", "reason", "started", "data_fingerprint"), str),
     **dict.fromkeys(("rounds", "best_round", "client_count", "resumed_after"), int),
@@ -82,7 +82,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._metrics: TextIO | None = None
-        self._named = False  # whether the name of the records' file is on the disk
+        self._named = False  # whether the name of the records' file was flushed to the disk
         self._clients: dict[str, list[Any]] = {}
         self._mark: str | None = None
 
@@ -173,8 +173,8 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the run, with the names of this version.
 
-        It is read as plain YAML, which is ten times faster than OmegaConf. OmegaConf is only needed for ${…} in a file
-        of the user.
+        It is read as plain YAML, which is ten times faster than OmegaConf. OmegaConf is needed only for ${…} in a file
+        that the user wrote.
         """
         import yaml
 

@@ -36,9 +36,8 @@ def line(row: Row, mark: str = "") -> str:
 class Reader:
     """Reads a file that can still grow. An incomplete last line is left for a later call, when it may be complete.
 
-    Reading ends before a line that is too long.
-
-    Every line must have its checksum and the mark of the run, and its round must follow the round of the previous line.
+    Reading ends before a line that is too long. Every line must have its checksum and the mark of the run, and the
+    rounds of the lines must follow each other.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -60,7 +59,7 @@ class Reader:
         if not self.path.exists():
             return
         try:
-            regular(self.path)  # to read from a pipe could wait without end
+            regular(self.path)  # reading from a pipe can wait without end
         except Unreadable:
             raise
         except ArnoError as error:

@@ -90,12 +90,12 @@ class Repair:
             rule = f"{reason}, and neither a checkpoint nor the manifest holds the configuration"
             raise ArnoError(f"{path}", rule, "start the run again with another out=")
         self.aside(path, reason)
-        self.folder = RunFolder(self.path)  # now it has the mark of the other files
+        self.folder = RunFolder(self.path)  # the new object has the mark of the other files
         self.folder.write_config(found)
         self.done.append(f"config.yaml was rebuilt from {'a checkpoint' if self.saved else 'the manifest'}")
 
     def commanded(self) -> dict[str, Any] | None:
-        """The configuration of the command in the manifest; None without one, or if it names own code or a variable."""
+        """The configuration of the command in the manifest; None if there is none, or if it names own code or ${…}."""
         for name in ("manifest.json", PREVIOUS):
             try:
                 words = split(self.folder.manifest(name)["command"], name)

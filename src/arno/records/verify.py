@@ -15,7 +15,7 @@ LOST = "lost_client_rows"
 
 
 def newest(folder: RunFolder, previous: bool = False) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that is not damaged, and a line for every newer checkpoint, which is damaged.
+    """The newest undamaged checkpoint, and a line for every newer checkpoint, all of which are damaged.
 
     previous: leave out the last file, even if it is not damaged.
     """

@@ -68,7 +68,7 @@ class Mlflow(Tracker):
         """Do nothing: each request has its own connection."""
 
     def _experiment(self) -> str:
-        """The id of the experiment, which is created if necessary; artifacts of an SQLite store are in its folder."""
+        """The id of the experiment, which is created if necessary. An SQLite store has its artifacts beside it."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "arno")
         found = self._client.get_experiment_by_name(name)
         if found:

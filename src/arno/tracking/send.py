@@ -17,7 +17,7 @@ from .tracker import Record
 
 #: Rounds in one batch.
 BATCH = 250
-#: Seconds between two readings of the file; the second number is used after the last round, when the run waits.
+#: Seconds between two readings of the file; the second number is used after the last round, because the run waits.
 LOOK, LAST_LOOK = 0.25, 0.01
 #: After the end of the run: the seconds without an answer until the sender stops. Also the longest pause between tries.
 PATIENCE = 5.0
