@@ -269,12 +269,12 @@ def words(command: object, what: str) -> list[str]:
     text = str(command or "")
     if len(text) > COMMAND:
         rule = f"at most {COMMAND:,} are read"
-        raise ArnoError(f"{what}: a command of {len(text):,} characters", rule, "was it edited?")
+        raise ArnoError(f"{what}: a command of {len(text):,} characters", rule, "if somebody edited it, undo that")
     try:
         return shlex.split(text)
     except ValueError as error:  # a quote without its end
         raise ArnoError(
-            f"{what}: its command {shortened(text)}", f"cannot be read ({error})", "was it edited?"
+            f"{what}: its command {shortened(text)}", f"cannot be read ({error})", "if somebody edited it, undo that"
         ) from error
 
 

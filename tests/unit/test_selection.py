@@ -13,6 +13,7 @@ import torch
 from arno import ArnoError, Federation, Local
 from arno.client_selection import selections
 from arno.core.method_part import Part
+from arno.core.selection_draws import uniforms
 from arno.problems.quadratic import Quadratic
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
@@ -192,6 +193,14 @@ def test_a_selection_does_not_depend_on_the_order_of_rounds() -> None:
         forward = [torch.as_tensor(part.select(range(5), t)).tolist() for t in range(6)]
         backward = [torch.as_tensor(part.select(range(5), t)).tolist() for t in reversed(range(6))]
         assert forward == backward[::-1]
+
+
+@pytest.mark.parametrize("kind", ["rand", "uniform", "powd", "rpowd", "cpowd", "adapowd", "roundrobin"])
+def test_clients_are_selected_in_the_round_0_of_a_method(kind: str) -> None:
+    """Lorenzo begins with t = −1; later rounds keep their draws."""
+    part, _ = started(kind, 2)
+    assert set(torch.as_tensor(part.select(range(5), -1)).tolist()) <= set(range(5))
+    assert (uniforms(7, np.array([-1, 0, 1]), 3)[1:] == uniforms(7, np.array([0, 1]), 3)).all()
 
 
 def test_a_million_clients_cost_no_more_than_the_cohort() -> None:

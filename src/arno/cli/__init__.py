@@ -47,7 +47,7 @@ COMMANDS = {
 COLLECT_AFTER = 50_000
 
 #: The system's errors for a disk that is full or read-only, a quota that is used up and a file that is too large.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EXAMPLES = """\
 examples
@@ -113,6 +113,8 @@ def refused_by_disk(error: BaseException) -> str:
         return ""
     if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename}: {error.strerror}; change its permissions, then repeat the command"
+    if error.errno == errno.EROFS:
+        return f"cannot write {error.filename or 'a file'}: {error.strerror}; give another path"
     if error.errno in FULL:
         return f"cannot write {error.filename or 'a file'}: {error.strerror}; free some space, then repeat the command"
     return f"{error.filename}: {error.strerror}; give another path" if error.filename and not own_frames(error) else ""

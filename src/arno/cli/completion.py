@@ -37,6 +37,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+#: Commands whose words are files or folders; the shell completes them.
+FILES = ("conform", "repair", "report", "runs", "track", "ui", "watch")
+
+
 def words(line: list[str]) -> list[str]:
     """The words that can complete the line.
 
@@ -44,6 +48,8 @@ def words(line: list[str]) -> list[str]:
     (['resume'], ['method=fedprox'])
     >>> words(["arno run local.ep"]), words(["arno run method=fedprox method."])
     (['local.epochs='], ['method.mu='])
+    >>> words(["arno watch ru"])
+    []
     """
     from ..config.names import registered
 
@@ -51,9 +57,7 @@ def words(line: list[str]) -> list[str]:
     last = typed[-1]
     if len(typed) == 1:
         return [name for name in COMMANDS if name.startswith(last)]
-    if typed[0] in ("conform", "report") or (
-        typed[0] == "resume" and len(typed) == 2
-    ):  # the shell completes file names
+    if typed[0] in FILES or (typed[0] == "resume" and len(typed) == 2):
         return []
     from ..config.settings import GROUPS, describe
 

@@ -70,7 +70,7 @@ def shown(catalogue: Catalogue, entry: Entry) -> Iterator[str]:
 
     wide = get_terminal_size((100, 24)).columns - 1
     part = entry.round / entry.rounds if entry.rounds else 0.0
-    unit = "round" if entry.kind == "run" else "cells"
+    unit = "round" if entry.kind == "run" else "cells" if entry.cells else "trials"
     scores = "" if isnan(entry.score) else f"  {entry.label} {entry.declared().show(entry.score)}"
     why = f" ({entry.why})" if entry.why and entry.status != "running" else ""
     left = entry.pace * (entry.rounds - entry.round) if entry.status == "running" and entry.round else float("nan")

@@ -56,7 +56,7 @@ def uniforms(base: int, t: int | np.ndarray, n: int) -> np.ndarray:
     >>> round(float(a.mean()), 2), round(float(a.std() ** 2 * 12), 2), round(abs(float(np.corrcoef(a, b)[0, 1])), 1)
     (0.5, 1.0, 0.0)
     """
-    begin = np.asarray(t, dtype=np.uint64)[..., None] + np.uint64(1)
+    begin = (np.asarray(t, dtype=np.int64) + 1).astype(np.uint64)[..., None]  # t = −1: the round 0 of a method
     begin = _scramble(begin * np.uint64(_STEP) + np.uint64(base))
     z = _scramble(begin + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP))
     out: np.ndarray = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

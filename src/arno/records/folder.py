@@ -223,7 +223,9 @@ class RunFolder:
             return tuple(Metric.from_json(values) for values in declared)
         except (TypeError, AttributeError) as error:
             path = self.path / "manifest.json"
-            raise ArnoError(f"{path}", f"its metrics cannot be read ({error})", "was it edited?") from error
+            raise ArnoError(
+                f"{path}", f"its metrics cannot be read ({error})", "if somebody edited it, undo that"
+            ) from error
 
     def update_manifest(self, **values: Any) -> None:
         """Set some values of the manifest; the previous manifest is kept as `manifest.json.previous`."""

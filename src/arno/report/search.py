@@ -37,9 +37,10 @@ def sheet(tuning: Tuning) -> Sheet:
 def sentence(tuning: Tuning) -> str:
     """A text that says how the settings were chosen."""
     rounds = " or ".join(map(str, sorted(set(tuning.rounds))))
+    who = "Every method" if all(group.trials for group in tuning.groups) else "Every method with settings to search"
     pruned = "; the worse half of each batch ended after a quarter of the rounds" if tuning.prune else ""
     return (
-        f"Every method had {tuning.trials} trials of up to {rounds} rounds{pruned}. Settings were chosen by "
+        f"{who} had {tuning.trials} trials of up to {rounds} rounds{pruned}. Settings were chosen by "
         f"{tuning.metric.label} on seed {tuning.seeds}; the search read no test data. median: of the last scores of "
         "all trials; if it is far from the best score, the method depends on its settings."
     )

@@ -12,7 +12,7 @@ from ..records.folder import RunFolder
 #: The state that a tracker stores between its connections: plain values, stored as JSON in the run's folder.
 State = dict[str, Any]
 #: The suffixes of the files of a finished run that a tracker receives.
-KINDS = (".yaml", ".json", ".png", ".safetensors", ".parquet", ".txt", ".npz")
+KINDS = (".yaml", ".json", ".png", ".safetensors", ".parquet", ".txt", ".npy")
 
 
 class Record(NamedTuple):
