@@ -1,4 +1,4 @@
-"""Products and convolutions in bfloat16: a setting, because it rounds to eight bits and so changes results."""
+"""Products and convolutions in bfloat16. It is a setting, because rounding to 8 bits changes the results."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .kernel import Autograd
 
 
 class BFloat16(Autograd):
-    """Any network, by autograd, with its products and convolutions in bfloat16.
+    """Computes any network with autograd, with products and convolutions in bfloat16.
 
-    Weights, loss, gradient and steps stay in float32. torch's autocast decides which operations take bfloat16.
+    Weights, loss, gradient and steps stay in float32. Autocast of torch decides which operations use bfloat16.
     """
 
     name = "bfloat16"
 
     def precision(self) -> AbstractContextManager[object]:
-        """torch's autocast."""
+        """The context of torch's autocast."""
         return torch.autocast(self.w.device.type, torch.bfloat16)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class BFloat16(Autograd):
 
 
 def refuse_bfloat16(device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse bfloat16 where it is slower than float32, and beside float64."""
+    """Refuse bfloat16 for models of another type than float32, and on devices without instructions for bfloat16."""
     what, remedy = "model.bfloat16 = true", "leave model.bfloat16 out"
     if dtype != torch.float32:
         raise ArnoError(what, f"the model is of type {str(dtype).removeprefix('torch.')}", f"{remedy}, or dtype")

@@ -1,4 +1,4 @@
-"""A network as a chain of a few known layers, found in what it computes; None for any other network."""
+"""Finds out whether a network is a chain of a few known layers; the recorded operations show it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ Kind = Literal["flatten", "linear", "conv", "pool", "relu", "tanh"]
 
 @dataclass(frozen=True)
 class Step:
-    """One layer of a chain; `name` is the name of the module that holds its weights."""
+    """One layer of a chain. name: the name of the module that holds its weights; empty for a layer without weights."""
 
     kind: Kind
     name: str = ""
 
 
 def chain_of(graph: Graph, parameters: Sequence[str]) -> tuple[Step, ...] | None:
-    """The layers of a network that applies them one after the other, each once, in the order of its parameters.
+    """The layers of a network that applies known layers one after another; None for any other network.
+
+    Each layer is used once, in the order of the parameters.
 
     >>> import torch
     >>> from torch import nn
@@ -37,7 +39,7 @@ def chain_of(graph: Graph, parameters: Sequence[str]) -> tuple[Step, ...] | None
     steps, held = list[Step](), list[str]()
     before: object = "input"
     for number, step in enumerate(with_linear(graph.operations, set(parameters))):
-        if not step.values:  # a matrix that `linear` turns, or a result that nothing uses
+        if not step.values:  # a transposed matrix that `linear` replaces, or a result that nothing uses
             continue
         first, *weights = step.values
         kind = _kind(step)
@@ -54,7 +56,7 @@ def chain_of(graph: Graph, parameters: Sequence[str]) -> tuple[Step, ...] | None
 
 
 def _kind(step: Operation) -> Kind | None:
-    """The kind of layer that an operation is, with the settings that the kernels compute."""
+    """The kind of layer of an operation; None if the operation or one of its settings is not known."""
     if step.name in ("relu", "tanh", "linear"):
         return step.name  # type: ignore[return-value]
     if step.name in ("view", "_unsafe_view"):

@@ -1,4 +1,4 @@
-"""A network whose recorded program is its own: found, compared with autograd, and then used in its place."""
+"""Records a network, compares its program with autograd, and then uses the program in place of the network."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from .side_effects import hooked, state
 
 #: Numbers of samples on which a program is compared with the network.
 SIZES = (3, 2)
-#: By how much outputs and gradients may differ, relative to the largest number among them.
+#: The largest allowed difference between a program and autograd, relative to the largest number of autograd.
 SAME = {torch.float64: 1e-10, torch.float32: 1e-5}
-#: The same for many models, whose sums are added up in another order.
+#: The same for programs of many models, which add up sums in another order.
 NEAR = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 class Written(Autograd):
-    """Any network with a program. A number of samples for which it computes something else is left to autograd."""
+    """Computes a network with its program.
+
+    Autograd computes the batches of a size on which the network computes something else.
+    """
 
     name = "program"
     written_out = True
@@ -38,18 +41,18 @@ class Written(Autograd):
         self._programs: dict[torch.Size, Program | None] = {}
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """One pass forward and one back."""
+        """Write the gradient into `g` with one forward and one backward pass of the program, and return the loss."""
         program = self._program(x)
         if program is None:
             with torch.inference_mode(False), torch.enable_grad():
                 return super().gradient(x.clone(), y.clone())
         outputs = program.forward(self.weights, x, from_stream)
-        loss, delta = Task.gradient(self.task, outputs, y)  # autograd's own: the bits are those of autograd
+        loss, delta = Task.gradient(self.task, outputs, y)  # autograd: the gradient has the same bits as with autograd
         program.backward(delta, self.into)
         return loss
 
     def _program(self, x: Tensor) -> Program | None:
-        """The program for so many samples."""
+        """The program for batches of this shape; None if the network computes something else on them."""
         if x.shape not in self._programs:
             with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
                 graph = record(self.module, x.clone())
@@ -59,24 +62,24 @@ class Written(Autograd):
 
 
 class IntoBuffer(Into):
-    """Gradients of one model, written into a flat buffer."""
+    """Writes the gradients of one model into a flat vector."""
 
     def __init__(self, views: Mapping[str, Tensor]) -> None:
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """Write the gradients of a linear layer into the buffer."""
+        """Write the gradients of a linear layer into the vector."""
         turned_product(delta, x, self.views[weight])
         if bias is not None:
             torch.sum(delta, 0, out=self.views[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """Copy a gradient that a rule returned into the buffer."""
+        """Copy a gradient that a rule returned into the vector."""
         self.views[name].copy_(delta)
 
 
 class NotChecked(Exception):
-    """A recording whose program would not be used, and why."""
+    """A recording that is not checked because its program would not be used; the message is the reason."""
 
     def __init__(self, graph: Graph, reason: str) -> None:
         super().__init__(reason)
@@ -84,14 +87,16 @@ class NotChecked(Exception):
 
 
 def no_reason(graph: Graph) -> str:
-    """The program of any recording is used."""
+    """No reason: the program of any recording is used."""
     return ""
 
 
 def program_of(module: nn.Module, x: Tensor, unused: Callable[[Graph], str] = no_reason) -> tuple[Graph | None, str]:
-    """What a network computes on samples like `x`, checked; with a reason: not checked, or None, and it runs as it is.
+    """What a network computes on samples like `x`, and a reason.
 
-    unused: why the program of a recording would not be used, so that it need not be checked; empty if it would.
+    Without a reason, the program of this graph has the outputs and gradients of the network. With a reason and a graph,
+    the program was not checked. With a reason and without a graph, the network has no usable recording.
+    unused: a function that returns why the program of a recording would not be used; empty if it would be used.
     """
     if hooked(module):
         return None, "it has hooks"
@@ -104,18 +109,18 @@ def program_of(module: nn.Module, x: Tensor, unused: Callable[[Graph], str] = no
         return error.graph, str(error)
     except NotRecorded as error:
         return None, str(error)
-    except (Exception, SystemExit) as error:  # whatever the code of a network raises
+    except (Exception, SystemExit) as error:  # the code of a network may raise any exception
         return None, f"its recording failed: {type(error).__name__}"
 
 
 def _checked(module: nn.Module, x: Tensor, unused: Callable[[Graph], str]) -> Graph:
-    """The graph of a network; raises `NotRecorded` unless its program has the outputs and gradients of the network."""
+    """The graph of a network; raises `NotRecorded` if its program has other outputs or gradients than the network."""
     held = list(module.named_parameters(remove_duplicate=False))
     if len({id(p) for _, p in held}) != len(held):
         raise NotRecorded("layers share weights")
     if not all(p.requires_grad for _, p in held):
         raise NotRecorded("some of its parameters are not trained")
-    module(samples(x, SIZES[0]))  # may fill caches
+    module(samples(x, SIZES[0]))  # the first pass may fill caches of the network
     before, graphs = state(module), list[Graph]()
     for n in (*SIZES, SIZES[0]):
         graphs.append(record(module, samples(x, n)))
@@ -131,15 +136,16 @@ def _checked(module: nn.Module, x: Tensor, unused: Callable[[Graph], str]) -> Gr
 
 
 def _compare(module: nn.Module, graph: Graph, x: Tensor) -> None:
-    """Outputs, and gradients of a random sum of them, by autograd and by the program, with the same draws.
+    """Compare the program with autograd: the outputs, and the gradient of a weighted sum of the outputs.
 
-    On other samples than the recorded ones: what depends on samples in a way that was not recorded shows.
+    The weights are random, and both draw the same random numbers. The samples differ from the recorded ones, so that a
+    result which depends on samples in a way that was not recorded becomes visible.
     """
     stream = torch.default_generator.get_state()
     module.zero_grad()
     wanted = module(x)
     delta = torch.randn(wanted.shape, dtype=wanted.dtype, device=wanted.device)
-    (wanted * delta).sum().backward()  # the same as backward(delta), for which torch would import sympy
+    (wanted * delta).sum().backward()  # the same as wanted.backward(delta), but that call imports sympy
     torch.default_generator.set_state(stream)
     gradients = {name: p.grad for name, p in module.named_parameters()}
     found = {name: torch.full_like(p.detach(), torch.nan) for name, p in module.named_parameters()}
@@ -155,7 +161,7 @@ def _compare(module: nn.Module, graph: Graph, x: Tensor) -> None:
 
 
 def equal(a: Graph, b: Graph) -> bool:
-    """Whether the constants of two recordings are the same; the memory that noise is drawn into is not looked at."""
+    """Whether the constants of two recordings are equal. The memory into which noise is drawn is not compared."""
     used = {value.of for step in a.operations if step.name != "bernoulli" for value in step.values}
     return all(
         name in b.constants and torch.equal(t, b.constants[name]) for name, t in a.constants.items() if name in used
@@ -163,12 +169,12 @@ def equal(a: Graph, b: Graph) -> bool:
 
 
 def close(a: Tensor, b: Tensor, most: Mapping[torch.dtype, float] = SAME) -> bool:
-    """Whether two tensors agree to rounding, and all their numbers are finite."""
+    """Whether a agrees with b up to rounding, and all numbers are finite."""
     return bool((a - b).abs().max() <= most.get(b.dtype, 0) * b.abs().max())
 
 
 def samples(x: Tensor, n: int) -> Tensor:
-    """So many inputs like those in `x`, others in each call: numbers with noise, tokens in another order."""
+    """n inputs that resemble those in `x`, other ones in each call: numbers with noise, tokens in another order."""
     picked = x[torch.arange(n) % len(x)].clone()
     if picked.is_floating_point():
         return picked.add_(torch.randn_like(picked), alpha=0.1)

@@ -1,4 +1,4 @@
-"""The one entrance to the kernels: which one computes a network, and why."""
+"""Chooses the kernel that computes a network, and gives the reason."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from .record import Graph, Operation
 from .rules.images import by_halves, cuts_patches
 from .strips import ConvStrips, suits
 
-#: A network is small up to so many parameters, and so many multiplications for a sample (`benchmarks/kernels.py`).
+#: A small network has at most this many parameters, and at most this many multiplications for one sample
+#: (`benchmarks/kernels.py`).
 SMALL = 500_000
-#: Networks with more parameters are not recorded: nearly all their time is in products, and recording copies them.
+#: Networks with more parameters are not recorded. They spend nearly all their time in products of matrices, and a
+#: recording makes a copy of the network.
 LARGE = 2**25
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a network is computed, before anything is made ready.
+    """The kernel of a network; the kernel itself is not made yet.
 
-    name: of the kernel. reason: why this kernel is taken, and why not a faster one. graph: what the network computes,
-    where that could be recorded and checked. chain: its layers, where it is a chain of known ones. small: whether a
-    step takes so little time that many models are best computed at once. channels_last: whether images come with the
-    channels of a pixel side by side. multiplications: for one sample, where many models can be computed at once.
+    name: the name of the kernel.
+    reason: why this kernel is chosen and not a faster one.
+    graph: what the network computes, if its recording was checked.
+    chain: the layers of the network, if it is a chain of known layers.
+    small: whether a step takes so little time that the steps of many models are best computed at once.
+    channels_last: whether images are stored with the channels of a pixel next to each other.
+    multiplications: for `program`, the number for one sample if many models can be computed at once; otherwise 0.
     """
 
     name: str
@@ -55,11 +60,17 @@ def choose(
     *,
     bfloat16: bool = False,
 ) -> Choice:
-    """The kernel for a network on inputs of this shape, of which `x` are a few; they are made up where none are given.
+    """The kernel for a network on inputs of this shape. x: a few inputs; without them, random numbers are used.
 
-    dense: a chain of linear layers. strips: narrow convolutions with pooling in channels_last on a CPU, then linear
-    layers. program: a network of known operations. autograd: any other network. channels_last: as asked; None where
-    what the network computes decides. bfloat16: autograd with products in bfloat16, whatever the network is.
+    The names of the kernels:
+
+    dense: a chain of linear layers with one activation.
+    strips: narrow convolutions with pooling in channels_last on a CPU, then linear layers.
+    program: a network of operations that all have a rule in `rules`.
+    autograd: any other network.
+    bfloat16: any network, if `bfloat16` is set: autograd computes its products in bfloat16.
+
+    channels_last: the user's setting; None: the operations of the network decide.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         remedy = "give it a parameter with requires_grad=True"
@@ -97,11 +108,12 @@ def choose(
 
 
 def unchained(graph: Graph, parameters: Sequence[str], channels_last: bool) -> str:
-    """Why a network that convolves images is left to autograd; empty for chains of known layers and other networks.
+    """Why autograd computes a network that convolves images; empty for chains of known layers and for other networks.
 
-    Nearly all its time is in the convolutions, which are the same operations for autograd and for a program. So a
-    program is not faster, and to check one takes several passes forward and back before the first round. In the default
-    layout a program is faster where it pools, because torch's max-pooling takes longer than a small convolution there.
+    Such a network spends nearly all its time in the convolutions, and autograd and a program run the same operations
+    for them. So a program is not faster, and to check a program takes several forward and backward passes before the
+    first round. In the default layout a program is faster if the network has 2×2 max-pooling: there torch's max-pooling
+    takes longer than a small convolution.
     """
     pools = not channels_last and any(map(by_halves, graph.operations))
     left = any(map(convolves, graph.operations)) and not pools and chain_of(graph, parameters) is None
@@ -109,7 +121,10 @@ def unchained(graph: Graph, parameters: Sequence[str], channels_last: bool) -> s
 
 
 def multiplications(graph: Graph) -> float:
-    """Of the matrix products for one sample; without limit where there are convolutions that are never stacked."""
+    """The multiplications in the matrix products for one sample.
+
+    Infinite if the network has a convolution that is not computed for many models at once.
+    """
     total, samples = 0, graph.output.shape[0]
     for step in graph.operations:
         if step.name == "convolution":
@@ -130,7 +145,7 @@ def for_training(
     *,
     bfloat16: bool = False,
 ) -> Kernel:
-    """A kernel with weights and gradient of its own; `module` becomes a part of it."""
+    """A kernel with weights and a gradient of its own. The kernel keeps `module` and may change it."""
     if bfloat16:
         return BFloat16(module.train(), task)
     choice = choose(module.train(), shape, channels_last, x)
@@ -147,7 +162,7 @@ def for_training(
 def for_scoring(
     module: nn.Module, shape: Sequence[int], task: Task, channels_last: bool, x: Tensor | None = None
 ) -> Kernel:
-    """A kernel of a copy in evaluation mode, for outputs only."""
+    """A kernel that holds a copy of the network in evaluation mode and computes outputs only."""
     module = copied(module).eval()
     if not channels_last:
         return Autograd(module, task, trains=False)
@@ -158,10 +173,12 @@ def for_scoring(
 
 
 def wants_channels_last(module: nn.Module, asked: bool | None, graph: Graph | None) -> bool:
-    """Whether images come with the channels of a pixel side by side: as asked, else where convolutions gain from it.
+    """Whether images are stored with the channels of a pixel next to each other.
 
-    It rounds differently, so it is part of a run. What a network computes says whether it convolves; its layers say so
-    where that is not known.
+    The user's setting `asked` decides; an error if it asks for this layout and the network has GroupNorm. Without the
+    setting, the answer is yes if the network has convolutions and no GroupNorm. The layout changes rounding, so it is
+    part of a run. The recorded operations say whether the network has convolutions; without a recording, its layers say
+    it.
     """
     kinds = {type(m) for m in module.modules()}
     names = set[str]() if graph is None else {step.name for step in graph.operations}
@@ -178,5 +195,5 @@ def wants_channels_last(module: nn.Module, asked: bool | None, graph: Graph | No
 
 
 def convolves(step: Operation) -> bool:
-    """Whether an operation is a convolution of images that is more than a product with patches."""
+    """Whether an operation is a convolution of images that is neither transposed nor a product with patches."""
     return step.name == "convolution" and len(step.shapes[0]) == 4 and not step.args[6] and not cuts_patches(step)

@@ -1,12 +1,13 @@
-"""The same network with less work on a CPU: applied to copies; the given module stays as it is.
+"""Changes a network so that a CPU has less work. The callers give copies, so that the user's network does not change.
 
-- In a network that is an `nn.Sequential`, ReLU moves behind the max-pooling that follows it: the same function with the
-  same gradients, on fewer numbers.
+- In a network that is an `nn.Sequential`, ReLU moves behind the max-pooling that follows it. The function and its
+  gradients are the same, on fewer numbers.
 - In a chain, a convolution whose output goes through pooling and ReLU into the next convolution gets filters of zeros
-  up to a multiple of eight: a vector register holds eight numbers, so pooling six channels takes longer than eight.
-- The weights' gradient of a wide convolution is one matrix product per few images, which stay in the cache: in
-  channels_last, torch's own kernel for it reaches half the speed of its other kernels (with AVX2; with AVX-512 torch's
-  kernel is faster and is kept).
+  until their number is a multiple of eight. A vector register holds eight numbers, so pooling of six channels takes
+  longer than pooling of eight.
+- The gradient of the weights of a wide convolution is a product of matrices for a few images at a time, which stay in
+  the cache. In channels_last, torch's own kernel for it has half the speed of torch's other kernels with AVX2. With
+  AVX-512 torch's kernel is faster and is kept.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from torch.nn import functional as F
 from .chain import Step
 from .side_effects import hooked
 
-#: Convolutions are wide from so many channels (in, out) on; measured, narrower ones gain nothing.
+#: A wide convolution has at least this many channels (in, out). Measurements show no gain for narrower ones.
 WIDE = (32, 64)
-#: Numbers of unfolded images in one product.
+#: The most numbers of unfolded images in one product, unless a single image has more.
 UNFOLDED = 2**18
 
 
 def lean(module: nn.Module, chain: Sequence[Step] | None = None, avx512: bool | None = None) -> nn.Module:
-    """Change `module`, whose images come in channels_last, and return it; `chain` are its layers, where known."""
-    if hooked(module):  # a hook sees what goes through its layer
+    """Change `module` in place and return it. Its images are in channels_last. chain: its layers, if they are known."""
+    if hooked(module):  # a hook reads the inputs or outputs of its layer, so they must not change
         return module
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512" if avx512 is None else avx512
     _pool_first(module)
@@ -42,7 +43,7 @@ def lean(module: nn.Module, chain: Sequence[Step] | None = None, avx512: bool | 
 
 
 def _pool_first(module: nn.Module | None) -> None:
-    """Only in nested sequences: any other module may use the output of a layer in the middle."""
+    """Move ReLU behind max-pooling in nested sequences only: other modules may use the output of any layer."""
     if type(module) is not nn.Sequential:
         return
     layers = module._modules
@@ -54,7 +55,7 @@ def _pool_first(module: nn.Module | None) -> None:
 
 
 def _pad_filters(module: nn.Module, chain: Sequence[Step]) -> None:
-    """Pad the filters of convolutions that feed another convolution."""
+    """Pad the filters of the convolutions whose output goes to another convolution."""
     convs = [module.get_submodule(step.name) for step in chain if step.kind == "conv"]
     plain = all(type(conv) is nn.Conv2d for conv in convs)
     if not plain or not any(len(conv.weight) % 8 for conv in convs[:-1]):  # type: ignore[arg-type]
@@ -66,13 +67,13 @@ def _pad_filters(module: nn.Module, chain: Sequence[Step]) -> None:
 
 
 class Unpadded(nn.Conv2d):
-    """A convolution that takes `before` more channels than it has weights for; the further channels are zeros."""
+    """A convolution whose input has `before` more channels than its weights; these additional channels are zero."""
 
     padded = False
     before = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution, with zero weights for the further channels and zero filters up to a multiple of eight."""
+        """The convolution, with weights of zero for the additional channels; `Padded` also adds filters of zeros."""
         more = -len(self.weight) % 8 if self.padded else 0
         if not more and not self.before:
             return super().forward(x)
@@ -82,30 +83,33 @@ class Unpadded(nn.Conv2d):
 
 
 class Padded(Unpadded):
-    """The same with filters of zeros up to a multiple of eight."""
+    """The same, with additional filters of zeros until their number is a multiple of eight."""
 
     padded = True
 
 
 def _suits(conv: nn.Conv2d) -> bool:
-    """Whether it is wide, and has the settings that `Convolution` computes."""
+    """Whether a convolution is wide, and has settings that `Convolution` computes."""
     plain = conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
     still = set(conv.stride) == set(conv.dilation) == {1} and max(conv.kernel_size) > 1
     return plain and still and conv.in_channels >= WIDE[0] and conv.out_channels >= WIDE[1]
 
 
 class Wide(nn.Conv2d):
-    """A convolution whose gradient is `Convolution`."""
+    """A convolution whose gradient is computed by `Convolution`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers as those of `nn.Conv2d`."""
+        """The same outputs as those of `nn.Conv2d`."""
         if not torch.is_grad_enabled() or not x.is_contiguous(memory_format=torch.channels_last):
             return super().forward(x)
         return Convolution.apply(x, self.weight, self.bias, self.padding)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class Convolution(torch.autograd.Function):
-    """Stride 1, zero padding. ∇x by torch's kernel, ∇W[o, ij, c] = Σ over pixels q of δ[q, o] · x[q + ij, c]."""
+    """A convolution with stride 1 and zero padding.
+
+    torch's kernel computes ∇x. ∇W[o, ij, c] = Σ over pixels q of δ[q, o] · x[q + ij, c].
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
@@ -116,10 +120,10 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *deltas: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        """Of input, weight and bias."""
+        """The gradients of input, weight and bias."""
         x, weight = ctx.saved_tensors
         (delta,) = deltas
-        own = not torch.is_grad_enabled()  # torch makes the graph of a gradient of the gradient
+        own = not torch.is_grad_enabled()  # for a gradient of the gradient, torch computes all
         dx, dw, db = torch.ops.aten.convolution_backward(
             delta, x, weight, [len(weight)], [1, 1], ctx.padding, [1, 1], False, [0, 0], 1,
             (ctx.needs_input_grad[0], not own, not own and ctx.biased),

@@ -1,6 +1,6 @@
-"""Softmax regression, linear regression and perceptrons: the gradient written out as matrix products.
+"""Softmax regression, linear regression and perceptrons: the gradient is computed by products of matrices.
 
-δ ← ∂loss/∂outputs, and down the layers ∇W = δᵀ h, ∇b = Σ δ, δ ← (δ W) ∘ act′
+δ ← ∂loss/∂outputs; then for each layer, from the last to the first: ∇W = δᵀ h, ∇b = Σ δ, δ ← (δ W) ∘ act′
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from .products import affine, product, turned_product
 
 
 def activation_of(chain: Sequence[Step]) -> str | None:
-    """The activation between the linear layers of a chain, "" where there is one layer; None if it is no perceptron.
+    """The activation between the linear layers of a chain.
+
+    The answer is "" if there is only one layer, and None if the chain is not a perceptron.
 
     >>> linear, tanh = Step("linear"), Step("tanh")
     >>> activation_of([Step("flatten"), linear, tanh, linear]), activation_of([linear]), activation_of([linear, tanh])
@@ -33,7 +35,7 @@ def activation_of(chain: Sequence[Step]) -> str | None:
 
 
 class Dense(Recorded):
-    """A chain of linear layers."""
+    """Computes a chain of linear layers."""
 
     name = "dense"
 
@@ -42,7 +44,7 @@ class Dense(Recorded):
         self.layers = Layers(self.layout, chain, self.w, self.g)
 
     def arranged(self, x: Tensor) -> Tensor:
-        """A row per sample."""
+        """The inputs as a matrix with one row per sample."""
         return x.flatten(1)
 
     def outputs(self, x: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ class Dense(Recorded):
         return self.layers.outputs(x.flatten(1))
 
     def written(self, x: Tensor, y: Tensor) -> Tensor:
-        """One pass forward and one back."""
+        """Write the gradient into `g` with one forward and one backward pass, and return the loss."""
         inputs: list[Tensor] = []
         loss, delta = self.task.gradient(self.layers.outputs(x, inputs), y)
         self.layers.backward(delta, inputs)
@@ -58,9 +60,9 @@ class Dense(Recorded):
 
 
 class Layers:
-    """The linear layers of a chain: weights are read from the flat buffer `w`, gradients are written into `g`.
+    """The linear layers of a chain. Weights are read from the flat vector `w`, and gradients are written into `g`.
 
-    first: the weight of the first of them.
+    first: the weight of the first layer.
     """
 
     def __init__(self, layout: Layout, chain: Sequence[Step], w: Tensor, g: Tensor) -> None:
@@ -72,7 +74,7 @@ class Layers:
         *self.below, self.top = [(into[f"{name}.weight"], into[f"{name}.bias"]) for name in names]
 
     def outputs(self, x: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
-        """What the last layer returns; the input of every layer is added to `inputs`."""
+        """The outputs of the last layer. If the list `inputs` is given, the input of every layer is added to it."""
         for weight, bias in self.hidden:
             if inputs is not None:
                 inputs.append(x)
@@ -84,7 +86,7 @@ class Layers:
         return affine(x, weight, bias)
 
     def backward(self, delta: Tensor, inputs: list[Tensor]) -> Tensor:
-        """Write the gradient of all layers; returns δ of the outputs of the first one."""
+        """Write the gradients of all layers; return δ with respect to the outputs of the first layer."""
         h, (weight, _) = inputs.pop(), self.head
         to, to_bias = self.top
         while True:

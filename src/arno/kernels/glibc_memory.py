@@ -1,4 +1,4 @@
-"""Stop glibc from returning large buffers to the system after each use: the next use would fault them in again."""
+"""Makes glibc keep freed memory, so that large buffers need no new pages from the system at their next use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_memory(megabytes: int = 512) -> None:
-    """Keep freed buffers of up to this size for the next step; does nothing where there is no glibc."""
+    """Keep freed buffers of up to this size for the next step; do nothing on a system without glibc."""
     if sys.platform != "linux":
         return
     try:

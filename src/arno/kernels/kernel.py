@@ -1,4 +1,4 @@
-"""What a kernel is: one network whose weights are in a flat buffer, with its outputs and its gradient."""
+"""The base class of kernels. A kernel holds a network with its weights in a flat vector, and computes its gradient."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .record import Graph, draws_put_back, record
 
 
 class Kernel(ABC):
-    """A network made ready for one process.
+    """A network that is ready for training or for scoring in one process.
 
-    module: the network itself, whose parameters are views of `w` and whose gradients are views of `g`.
-    written_out: whether `gradient` needs no autograd.
-    draws: whether `gradient` may draw from torch's global stream (dropout).
-    trains: without it there is no memory for a gradient, and only `outputs` may be called.
+    w: the parameters, then the buffers, in one vector. p: the parameters, a view of `w`. g: the gradient.
+    module: the network itself. Its parameters are views of `w`, and their gradients are views of `g`.
+    written_out: whether `gradient` computes without autograd.
+    draws: whether `gradient` may draw from torch's global stream of random numbers (dropout).
+    trains: false: there is no memory for a gradient, and only `outputs` may be called.
     """
 
     name: str
@@ -37,11 +38,11 @@ class Kernel(ABC):
         bind(module, self.w, self.g if trains else None)
 
     def arranged(self, x: Tensor) -> Tensor:
-        """Inputs of the network in the shape that the kernel reads fastest; called once for many batches."""
+        """Inputs of the network in the shape that the kernel reads fastest; one call may arrange several batches."""
         return x
 
     def precision(self) -> AbstractContextManager[object]:
-        """The context in which the network and terms of the loss are computed."""
+        """The context in which the network and the terms of the loss are computed."""
         return nullcontext()
 
     @abstractmethod
@@ -54,14 +55,14 @@ class Kernel(ABC):
 
 
 class Autograd(Kernel):
-    """Any network, by autograd."""
+    """Computes any network with autograd."""
 
     name = "autograd"
     written_out = False
     draws = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs of the module, of which autograd knows the gradient."""
+        """The outputs of the module, with the graph from which autograd computes the gradient."""
         out: Tensor = self.module(x)
         return out
 
@@ -70,7 +71,7 @@ class Autograd(Kernel):
         return self.forward(x)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """One backward pass."""
+        """Write the gradient into `g` with one backward pass of autograd, and return the loss."""
         self.g.zero_()
         loss = self.task.loss(self.forward(x), y)
         loss.backward()
@@ -78,9 +79,10 @@ class Autograd(Kernel):
 
 
 class Recorded(Autograd):
-    """A kernel for what a network was recorded to compute; batches of a size that it computes otherwise run as it does.
+    """A kernel that computes the gradient of a recorded network without autograd.
 
-    shape: of one sample.
+    Autograd computes the batches of a size on which the network computes something else than on two samples.
+    shape: the shape of one sample.
     """
 
     written_out = True
@@ -94,17 +96,21 @@ class Recorded(Autograd):
 
     @abstractmethod
     def written(self, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient without autograd."""
+        """Write the gradient into `g` without autograd, and return the loss."""
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Written out, or by autograd."""
+        """Write the gradient into `g` with `written` or with autograd, and return the loss."""
         if self.usual(len(y)):
             return self.written(x, y)
         with torch.inference_mode(False), torch.enable_grad():
             return super().gradient(x.reshape(-1, *self.shape).clone(), y.clone())
 
     def usual(self, n: int) -> bool:
-        """Whether the network computes the same on n samples as on two; recorded, unless it cannot tell them apart."""
+        """Whether the network computes on n samples the same operations as on two samples.
+
+        The network is recorded on n samples. A network that never reads the number of samples (`Graph.blind`) needs no
+        recording for n > 1.
+        """
         if n not in self._usual:
             self._two = self._two or self._recorded(2)
             blind = self._two.blind and n > 1
@@ -112,6 +118,6 @@ class Recorded(Autograd):
         return self._usual[n]
 
     def _recorded(self, n: int) -> Graph:
-        """What it computes on n samples."""
+        """What the network computes on n samples."""
         with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
             return record(self.module, self.w.new_zeros(n, *self.shape))

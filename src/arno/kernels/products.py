@@ -1,8 +1,9 @@
-"""Products of two matrices by the faster one of the libraries in torch.
+"""Products of two matrices, computed by the faster of two libraries in torch.
 
-torch multiplies float32 matrices with MKL, which uses vectors of 256 bits on processors of AMD. oneDNN, which computes
-convolutions, uses the 512 bits that newer ones have: large products take half the time. A call of it takes longer, and
-for each new shape it makes a program first, so small products stay with MKL (`benchmarks/kernels.py`).
+torch multiplies float32 matrices with MKL. On processors of AMD, MKL uses vectors of 256 bits. oneDNN, which computes
+convolutions, uses the 512 bits of newer processors, and large products take half the time. However, a call of oneDNN
+takes longer, and for each new shape oneDNN first generates a program. So MKL computes the small products
+(`benchmarks/kernels.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: From so many multiplications on, oneDNN takes less time.
+#: A product with at least this many multiplications takes less time with oneDNN.
 LARGE = 2**22
-#: Outputs of a linear layer of many models below which the transposed product is used. With more of them, the
-#: operations that read the transposed result lose more than the product gains.
+#: For a linear layer of many models with fewer outputs, the transposed product is computed. With more outputs, the
+#: operations that read the transposed result lose more time than the product gains.
 NARROW = 16
 
 
 @cache
 def faster() -> Any:
-    """oneDNN's linear layer, where it is there and faster than MKL; else None."""
+    """oneDNN's linear layer, if it exists and is faster than MKL; otherwise None."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or "AuthenticAMD" not in processor():
         return None
     try:
@@ -37,7 +38,7 @@ def faster() -> Any:
 
 
 def processor() -> str:
-    """What Linux says of the first processor; empty on other systems."""
+    """What Linux says about the first processor; empty on other systems."""
     try:
         return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
@@ -66,9 +67,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def affine_of_rows(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """h Wᵀ + b of every row; a product with few outputs is faster with W on the left, but comes transposed."""
+    """h Wᵀ + b for every model (row).
+
+    With few outputs, W hᵀ is computed, which is faster, and the result is transposed.
+    """
     shape, narrow = h.shape[:2], weight.shape[1] < min(h.shape[1], NARROW)
-    if weight.stride(0) == 0:  # all rows are one
+    if weight.stride(0) == 0:  # all models have the same weights
         h, weight, bias = h.reshape(1, -1, h.shape[2]), weight[:1], None if bias is None else bias[:1]
     if pays(h, *h.shape[1:], weight.shape[1]):
         each = [affine(x, w, None if bias is None else bias[k]) for k, (x, w) in enumerate(zip(h, weight, strict=True))]
@@ -81,7 +85,7 @@ def affine_of_rows(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """a b of every row."""
+    """a b for every row."""
     if pays(a, *a.shape[1:], b.shape[2]):
         return torch.stack([product(*row) for row in zip(a, b, strict=True)])
     return torch.bmm(a, b)
@@ -92,13 +96,13 @@ def turned_product(a: Tensor, b: Tensor, to: Tensor) -> Tensor:
     n, k = to.shape
     if not pays(a, n, k, len(a)):
         return torch.mm(a.t(), b, out=to)
-    if n <= k:  # oneDNN copies its first matrix: the smaller one is taken
+    if n <= k:  # oneDNN copies its first matrix, so the smaller matrix is the first one
         return to.copy_(faster()(a.t(), b.t(), None, "none", [], ""))
     return to.copy_(faster()(b.t(), a.t(), None, "none", [], "").t())
 
 
 def turned_products(a: Tensor, b: Tensor, to: Tensor) -> None:
-    """Write aᵀ b of every row into the rows of `to`."""
+    """Write aᵀ b of every row into the same row of `to`."""
     if pays(a, *a.shape[1:], b.shape[2]):
         for row in zip(a, b, to, strict=True):
             turned_product(*row)
@@ -107,7 +111,7 @@ def turned_products(a: Tensor, b: Tensor, to: Tensor) -> None:
 
 
 def descend(before: Tensor, a: Tensor, b: Tensor, after: Tensor) -> None:
-    """Write `before` − aᵀ b of every row into the rows of `after`."""
+    """Write `before` − aᵀ b of every row into the same row of `after`."""
     if pays(a, *a.shape[1:], b.shape[2]):
         step = torch.empty_like(after[0])
         for x, left, right, y in zip(before, a, b, after, strict=True):

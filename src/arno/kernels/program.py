@@ -1,4 +1,4 @@
-"""A recorded network as a list of rules: one pass forward and one back, without autograd, for one model or for many."""
+"""A recorded network as a list of rules, which compute the outputs and the gradient of one model or of many models."""
 
 from __future__ import annotations
 
@@ -22,33 +22,37 @@ from .rules.images import Convolution
 from .rules.pointwise import IN_PLACE, Arithmetic, Point
 from .rules.shapes import RESHAPES
 
-#: Parameters of one model, or of many.
+#: A parameter of one model, or of many models.
 Weights = Tensor | LowRank
-#: The noise of an operation, whose number, rule and a tensor of the right type and device are given.
+#: A function that returns the noise of an operation. Its arguments: the number of the operation, its rule, and a tensor
+#: of the right type and device.
 Draw = Callable[[int, "Noise", Tensor], Tensor]
 
 
 class Into(ABC):
-    """Where the gradients of parameters go."""
+    """Receives the gradients of parameters."""
 
     @abstractmethod
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """∇W = δᵀ x and ∇b = Σ δ."""
+        """Receive δ and the input x of a linear layer: ∇W = δᵀ x, and ∇b is the sum of the rows of δ."""
 
     @abstractmethod
     def other(self, name: str, delta: Tensor) -> None:
-        """∇ of any other parameter."""
+        """Receive the gradient of any other parameter."""
 
 
 class Linear(Rule):
-    """x Wᵀ + b of the last axis; the axes before it are one axis of the products."""
+    """x Wᵀ + b along the last axis of x.
+
+    All other axes, except the axis of models, become one axis of the matrix product.
+    """
 
     def prepare(self) -> None:
-        """The number of axes of models."""
+        """Keep the number of axes for models, 0 or 1."""
         self.models = int(self.lead)
 
     def forward(self, x: Tensor, weight: Weights, bias: Tensor | None = None) -> Tensor:
-        """Of one model, or of many."""
+        """The outputs of one model, or of many models."""
         x = x.flatten(self.models, -2)
         self.saved = (x, weight)
         if isinstance(weight, LowRank):
@@ -57,7 +61,7 @@ class Linear(Rule):
         return self.unflat(y, self.shape)
 
     def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
-        """Of the input; `Program` hands the rest to `Into`, from what is saved: x and δ as matrices."""
+        """The gradient of the input. `saved` keeps x and δ as matrices; `Program` passes them to `Into` for W and b."""
         x, weight = self.saved
         delta = delta.flatten(self.models, -2)
         self.saved = (x, delta)
@@ -67,23 +71,23 @@ class Linear(Rule):
         return (self.unflat(below, self.shapes[0]),)
 
     def unflat(self, y: Tensor, shape: Sequence[int]) -> Tensor:
-        """With all axes of this shape."""
+        """The rows of y with all axes of this shape."""
         return y if len(shape) == 2 else y.view(-1, *shape) if self.lead else y.view(shape)
 
 
 class Noise(Rule):
-    """Ones and zeros, drawn from the stream of each client."""
+    """Random ones and zeros. `Draw` says from which stream."""
 
     passes = False
 
     def prepare(self) -> None:
-        """The chance of a one."""
+        """Read the probability of a one."""
         self.chance = self.argument(1, "p", 0.5)
         if not isinstance(self.chance, float) or self.step.kwargs.get("generator") is not None:
             raise NotRecorded("random numbers of another distribution or another stream")
 
     def forward(self, blank: Tensor) -> Tensor:
-        """`Program` draws it."""
+        """The tensor that `Program` replaces with the noise."""
         return blank
 
     def backward(self, delta: Tensor) -> Sequence[Tensor | None]:
@@ -92,10 +96,10 @@ class Noise(Rule):
 
 
 class Blank(Noise):
-    """Memory for noise."""
+    """Memory into which noise is drawn."""
 
     def prepare(self) -> None:
-        """Nothing is read."""
+        """Read no arguments."""
 
 
 KNOWN = RULES | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new_empty": Blank}
@@ -103,11 +107,14 @@ KNOWN = RULES | {"linear": Linear, "bernoulli": Noise, "empty_like": Blank, "new
 
 @dataclass(slots=True)
 class Step:
-    """A rule, and the slots of its tensors and of its outputs.
+    """A rule with the positions (slots) of its tensors and of its outputs in the list of all tensors.
 
-    below: of each tensor that gets a gradient from the rule, its position, its slot, and its name if it is a parameter.
-    alike: positions of those that are the same for all models, and get the axis of models. noise: whether the output
-    is drawn. linear: weight and bias of a linear layer.
+    number: the number of the operation in the recording.
+    below: for each tensor to which the rule passes a gradient: its index among the tensors of the rule, its slot, and
+        its name if it is a parameter.
+    alike: the indices of the tensors that are equal for all models; they get the axis of models by `expand`.
+    noise: whether the output is drawn at random.
+    linear: the names of the weight and the bias of a linear layer.
     """
 
     rule: Rule
@@ -121,9 +128,12 @@ class Step:
 
 
 class Program:
-    """The rules of a graph. Raises `NotRecorded` if an operation has none, or a parameter is not used exactly once.
+    """The rules of a graph, for one model or (`lead`) for many models.
 
-    at_inputs: the weights of linear layers that read nothing that depends on parameters, and how often for a sample.
+    Raises `NotRecorded` if an operation has no rule, if a parameter is not used exactly once, or if the output depends
+    on no parameter.
+    at_inputs: for each linear layer whose input depends on no parameter: the name of its weight, and how many rows of
+        its input belong to one sample.
     """
 
     def __init__(self, graph: Graph, parameters: Sequence[str], lead: bool = False) -> None:
@@ -191,12 +201,12 @@ class Program:
         return out
 
     def backward(self, delta: Tensor, into: Into) -> None:
-        """Hand the gradients of all parameters to `into`, of that with respect to the outputs."""
+        """Pass the gradients of all parameters to `into`. delta: the gradient with respect to the outputs."""
         deltas: list[Tensor | None] = [None] * len(self.slots)
         deltas[self.output] = delta
         for step in self.back:
             rule, above = step.rule, [deltas[slot] for slot in step.outs]
-            if above[0] is None and all(delta is None for delta in above):  # only a comparison reads it
+            if above[0] is None and all(delta is None for delta in above):  # only a comparison reads the outputs
                 continue
             for slot in step.outs:
                 deltas[slot] = None
@@ -215,25 +225,25 @@ class Program:
         return self.slots.setdefault(ref, len(self.slots))
 
     def _check(self, operations: Sequence[Operation]) -> None:
-        """Every parameter is used once: shared weights are left to autograd."""
+        """Refuse a network that does not use every parameter exactly once; autograd computes such networks."""
         uses = Counter(value.of for step in operations for value in step.values)
         for name in self.parameters:
             if uses[name] != 1:
                 raise NotRecorded(f"the parameter {name} is used {uses[name]} times")
 
     def _reuse(self, rule: Point, of: Ref | str) -> None:
-        """An activation overwrites its input where that is new memory that nothing else reads."""
+        """Let an activation write into the memory of its input, if an earlier rule made new memory for this input."""
         maker = next((step.rule for step in self.steps if self.slots.get(of) in step.outs), None)
         if isinstance(maker, Linear | Convolution | Product) or (isinstance(maker, Arithmetic) and maker.both):
             rule.overwrite()
 
 
-#: Operations all of whose outputs have gradients.
+#: Operations with several outputs that all have gradients.
 SEVERAL = ("unbind", "split", "split_with_sizes")
 
 
 def with_linear(operations: Sequence[Operation], parameters: set[str]) -> list[Operation]:
-    """The same operations, with `linear` for each product with a transposed parameter."""
+    """The same operations; `linear` replaces each product with a transposed parameter."""
     done = list(operations)
     for i, step in enumerate(operations):
         if step.name not in ("mm", "addmm"):
@@ -251,9 +261,9 @@ def with_linear(operations: Sequence[Operation], parameters: set[str]) -> list[O
 
 
 def with_fewer_views(operations: Sequence[Operation], output: Ref | str) -> list[Operation]:
-    """The same with one new shape in place of several in a row, and none around linear layers.
+    """The same operations with fewer changes of shape: one in place of several in a row, and none around linear layers.
 
-    Each of them takes as long to call as a small operation that computes.
+    To call a change of shape takes as long as to call a small operation that computes.
     """
     done = list(operations)
     uses = Counter([output, *(value.of for step in operations for value in step.values)])
@@ -274,13 +284,13 @@ def with_fewer_views(operations: Sequence[Operation], output: Ref | str) -> list
 
 
 def reshaped(operations: Sequence[Operation], of: Ref | str) -> Value | None:
-    """The tensor of which a tensor is the same numbers in another shape, if it is."""
+    """The input of an operation that only changes the shape; None for the output of any other operation."""
     step = operations[of[0]] if isinstance(of, tuple) else None
     return step.args[0] if step is not None and step.name in RESHAPES else None
 
 
 def with_pooling_first(operations: Sequence[Operation]) -> list[Operation]:
-    """The same function with ReLU behind the max-pooling that alone reads it: on fewer numbers."""
+    """The same function: a ReLU that only a max-pooling reads moves behind the pooling, where it has fewer numbers."""
     done = list(operations)
     uses = Counter(value.of for step in operations for value in step.values)
     for j, pool in enumerate(operations):
@@ -295,18 +305,21 @@ def with_pooling_first(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def from_stream(number: int, noise: Noise, like: Tensor) -> Tensor:
-    """Noise of one model, from torch's global stream."""
+    """The noise of one model, drawn from torch's global stream."""
     step = noise.step
     return ones(torch.empty_strided(step.shapes[0], step.strides, **kind(like)), noise.chance)
 
 
 def kind(like: Tensor) -> dict[str, Any]:
-    """The type and the device of a tensor."""
+    """The type and the device of a tensor, as keyword arguments."""
     return {"dtype": like.dtype, "device": like.device}
 
 
 def ones(noise: Tensor, chance: float, stream: torch.Generator | None = None) -> Tensor:
-    """Fill a tensor with the ones and zeros that `bernoulli_` draws; in less time, where its draws are known."""
+    """Fill a tensor with the ones and zeros that `bernoulli_` draws.
+
+    If its draws are known, a faster operation draws them.
+    """
     if noise.device.type != "cpu" or not bernoulli_is_uniform():
         return noise.bernoulli_(chance, generator=stream)
     return torch.lt(torch.empty_like(noise, dtype=torch.float64).uniform_(generator=stream), chance, out=noise)
@@ -314,7 +327,7 @@ def ones(noise: Tensor, chance: float, stream: torch.Generator | None = None) ->
 
 @cache
 def bernoulli_is_uniform() -> bool:
-    """Whether torch draws a one where a uniform number is below the chance; a build may have a generator of its own."""
+    """Whether `bernoulli_` draws a one if a uniform number is below the probability; builds of torch may differ."""
     stream, like = torch.Generator(), torch.empty(64, 9)
     drawn = like.bernoulli_(0.3, generator=stream.manual_seed(1)).clone()
     with torch.inference_mode(False):

@@ -1,8 +1,8 @@
-"""What a network computes: the operations of torch that one forward pass runs, whoever wrote the network.
+"""Records what a network computes: the operations of torch in one forward pass.
 
-The recording is below autograd and below Python, so `nn.ReLU()`, `F.relu(x)` and `x.relu_()` are the same operation,
-and a layer that someone wrote is the operations that it runs. An operation that changes a tensor in place is recorded
-as one that returns a new tensor.
+The recording is below autograd and below Python. So `nn.ReLU()`, `F.relu(x)` and `x.relu_()` are the same operation,
+and a user's own layer is recorded as the operations that it runs. An operation that changes a tensor in place is
+recorded as an operation that returns a new tensor.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: An output of an operation: the number of the operation, and which of its outputs.
+#: An output of an operation: the number of the operation, and the index of the output.
 Ref = tuple[int, int]
-#: Operations whose numbers may depend on the number of samples.
+#: Operations whose arguments other than tensors may depend on the number of samples.
 SIZED = {
     "view", "_unsafe_view", "reshape", "expand", "slice", "split", "split_with_sizes", "native_group_norm", "new_empty",
 }  # fmt: skip
-#: Functions of tensors that no recording shows: they read numbers, or change gradients.
+#: Functions of tensors that a recording does not show: they read or write the memory of tensors, or change gradients.
 UNSEEN = {
     "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "apply_", "map_", "set_", "backward",
     "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_",
 }  # fmt: skip
 
-#: Functions that show nothing of the number of samples, and run the same operations on any number above one.
+#: Functions that do not return the number of samples, and that run the same operations for all numbers above one.
 BLIND = frozenset({
     "conv2d", "linear", "flatten", "relu", "relu_", "tanh", "tanh_", "sigmoid", "max_pool2d", "avg_pool2d",
 })  # fmt: skip
 
 
 class NotRecorded(Exception):
-    """Why the forward pass of a network is no fixed list of operations."""
+    """A network that cannot be recorded or has no program; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Value:
     """An argument that is a tensor: an output of an earlier operation, or a tensor of the graph by its name.
 
-    Names: "input", the names of parameters, "constant 0", ….
+    The names: "input", the names of parameters, and "constant 0", "constant 1", ….
     """
 
     of: Ref | str
@@ -56,9 +56,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call: `name` as torch's operator registry has it, without the overload; `args` hold a `Value` per tensor.
+    """One call of an operation.
 
-    shapes: of the outputs. strides: of the first output.
+    name: the name in torch's registry of operators, without the overload.
+    args, kwargs: the arguments, with a `Value` in place of each tensor.
+    shapes: the shapes of the outputs. strides: the strides of the first output.
     """
 
     name: str
@@ -69,16 +71,16 @@ class Operation:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """The arguments that are tensors, also those in lists."""
+        """The arguments that are tensors, including those in lists."""
         return tuple(_values((*self.args, *self.kwargs.values())))
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The operations of a forward pass on some samples, and which output is the network's.
+    """The operations of a forward pass on some samples. output: the output of the network.
 
-    constants: tensors that are neither the input nor parameters, by name.
-    blind: whether the code of the network called nothing that shows it the number of samples.
+    constants: the tensors that are neither the input nor parameters, by name.
+    blind: whether the code of the network called only functions that do not show the number of samples.
     """
 
     operations: tuple[Operation, ...]
@@ -87,7 +89,7 @@ class Graph:
     blind: bool = False
 
     def structure(self) -> list[Any]:
-        """The operations and their arguments, without what may depend on the number of samples."""
+        """The operations and their arguments, without the arguments that may depend on the number of samples."""
         return [
             (step.name, [v.of for v in step.values], [] if step.name in SIZED else _numbers((step.args, step.kwargs)))
             for step in self.operations
@@ -95,7 +97,7 @@ class Graph:
 
 
 def record(module: nn.Module, x: Tensor) -> Graph:
-    """Run a network on samples and record it; raises `NotRecorded` if the recording does not say all that happens."""
+    """Run a network on samples and record it; raises `NotRecorded` if the recording does not show all that it does."""
     recorder = Recorder(module, x)
     with Guard() as guard, recorder:
         out = module(x)
@@ -108,9 +110,10 @@ def record(module: nn.Module, x: Tensor) -> Graph:
 
 
 class Guard(TorchFunctionMode):
-    """Ends a recording where a network reads or changes tensors in a way that the recording does not show.
+    """Ends a recording if a network reads or changes tensors in a way that the recording does not show.
 
-    called: the names of the functions of torch that the code of the network called, but not on parameters alone.
+    called: the names of the functions of torch that the code of the network called, without those that got parameters
+        only.
     """
 
     def __init__(self) -> None:
@@ -120,7 +123,7 @@ class Guard(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the function, unless it is one of these."""
+        """Call the function, or end the recording."""
         name: str = func.__self__.__name__ if func.__name__ in ("__get__", "__set__") else func.__name__
         if name in UNSEEN or (name in ("data", "grad", "requires_grad") and func.__name__ == "__set__"):
             raise NotRecorded(f"it reads or changes tensors outside its operations ({name})")
@@ -135,18 +138,18 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: otherwise torch imports its compiler, which takes a second."""
+        """False; with True, torch imports its compiler, which takes a second."""
         return False
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self.constants: dict[str, Tensor] = {}
-        self._kept: list[Tensor] = [x]  # their ids must not be used again
+        self._kept: list[Tensor] = [x]  # they are kept, so that no other tensor gets their ids
         self._known: dict[int, Ref | str] = {id(x): "input"}
         self._known |= {id(p): name for name, p in module.named_parameters()}
         self._given = {storage(t) for t in (x, *module.parameters(), *module.buffers())}
-        self._memory = set(self._given)  # of all that is no constant
+        self._memory = set(self._given)  # the memory of all tensors that are not constants
         self._stale: set[int] = set()
 
     def __torch_dispatch__(
@@ -175,13 +178,13 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _constants(self, tensors: Sequence[Tensor]) -> None:
-        """What is computed of constants alone is constant, too."""
+        """Note tensors as constants. A tensor that is computed from constants only is a constant, too."""
         for tensor in tensors:
             name = f"constant {len(self.constants)}"
             self._known[id(tensor)], self.constants[name] = name, tensor
 
     def value(self, tensor: Tensor) -> Value:
-        """Where a tensor comes from; one that nothing recorded made is a constant."""
+        """The origin of a tensor. A tensor that no recorded operation made is a constant."""
         if id(tensor) in self._stale:
             raise NotRecorded("it uses a tensor whose memory was changed in place")
         if id(tensor) not in self._known:
@@ -195,7 +198,10 @@ class Recorder(TorchDispatchMode):
         return Value(self._known[id(tensor)], tuple(tensor.shape))
 
     def _changed(self, func: Any, name: str, args: Sequence[Any]) -> Tensor | None:
-        """The tensor that an operation changes in place; the first argument, or the recording ends."""
+        """The tensor that an operation changes in place, or None.
+
+        Only the first argument may change; else the recording ends.
+        """
         if not func._schema.is_mutable:
             return None
         written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info and a.alias_info.is_write]
@@ -206,7 +212,7 @@ class Recorder(TorchDispatchMode):
 
 
 def storage(tensor: Tensor) -> int:
-    """The memory of a tensor, which its views share."""
+    """The memory of a tensor, as a number; a tensor and its views have the same number."""
     at: int = tensor.untyped_storage()._cdata
     return at
 
@@ -237,7 +243,7 @@ def _values(given: Any) -> Iterator[Value]:
 
 
 def _numbers(given: Any) -> list[str]:
-    """The arguments that are no tensors, in order."""
+    """The arguments that are not tensors, in their order, as text."""
     if isinstance(given, list | tuple):
         return [number for each in given for number in _numbers(each)]
     if isinstance(given, dict):
@@ -257,7 +263,7 @@ def _backward(out: Tensor) -> Iterator[Any]:
 
 
 def _live(operations: Sequence[Operation], output: Value) -> Iterator[Operation]:
-    """Operations that the output does not need are replaced by ones that compute nothing; numbers stay the same."""
+    """The operations. `nothing` replaces each operation that the output does not need, so that the numbering stays."""
     needed, queue = set[int](), [output.of]
     while queue:
         at = queue.pop()
@@ -275,7 +281,10 @@ def _live(operations: Sequence[Operation], output: Value) -> Iterator[Operation]
 
 @contextmanager
 def draws_put_back() -> Iterator[None]:
-    """Torch's global stream begins anew, so that a trial gives the same in every process; all streams are put back."""
+    """Set the seed of torch's CPU stream to 0, so that a trial draws the same numbers in every process.
+
+    At the end the random streams of torch's CPU, of Python and of NumPy are restored.
+    """
     streams = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         torch.default_generator.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What a forward pass in Python can read and change besides tensors: a network whose state changes runs as it is."""
+"""Finds out whether a forward pass changes state other than tensors; autograd computes such a network."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from ..core.layout import parameter_hooks
 from .record import NotRecorded
 
-#: Functions of these packages are not looked into.
+#: The functions of these packages are not examined.
 KNOWN = sys.stdlib_module_names | {"torch", "numpy"}
 
 
 class Held:
-    """An object, compared by identity, and a tensor by its version, too; while it is held, no other has its id."""
+    """An object that is compared by identity; a tensor is compared by its version, too.
+
+    While the object is held, no other object gets its id.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value, self.version = value, value._version if isinstance(value, Tensor) else 0
@@ -44,7 +47,7 @@ def _hooks(part: nn.Module) -> Iterator[Mapping[Any, Any] | None]:
 
 
 def state(module: nn.Module) -> list[Any]:
-    """Something that differs if state was changed: random streams, attributes, and what its functions name."""
+    """A value that differs after a change of state: random streams, attributes, and the objects that functions name."""
     found: list[Any] = [random.getstate(), dumps(np.random.get_state())]  # noqa: NPY002
     seen = set[int]()
     for part in module.modules():
@@ -57,7 +60,7 @@ def state(module: nn.Module) -> list[Any]:
 
 
 def _frozen(value: Any, seen: set[int]) -> Any:
-    """Something that differs if the value was changed; raises `NotRecorded` where that cannot be seen."""
+    """A value that differs after the given value has changed; raises `NotRecorded` if a change would not be visible."""
     if isinstance(value, FunctionType):
         return _named(value, seen)
     if isinstance(value, staticmethod | classmethod):
@@ -70,12 +73,12 @@ def _frozen(value: Any, seen: set[int]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return dumps(value)
-    except Exception:  # not every object can be pickled
+    except Exception:  # some objects cannot be pickled
         return _parts(value, seen)
 
 
 def _parts(value: Any, seen: set[int]) -> Any:
-    """The same for an object that cannot be pickled: that of what it holds."""
+    """The same for an object that cannot be pickled: the values of its parts."""
     if id(value) in seen:
         return Held(value)
     seen.add(id(value))
@@ -91,7 +94,7 @@ def _parts(value: Any, seen: set[int]) -> Any:
 
 
 def _named(function: FunctionType, seen: set[int]) -> Any:
-    """What a function can read by name: globals, members of modules, and variables of the functions around it."""
+    """The values that a function can read by name: globals, members of modules, variables of enclosing functions."""
     if id(function) in seen or _is_known(function.__module__):
         return Held(function)
     seen.add(id(function))
@@ -110,7 +113,7 @@ def _named(function: FunctionType, seen: set[int]) -> Any:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names in a function and in the functions inside it."""
+    """The names in a function and in the functions that it contains."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,4 +1,4 @@
-"""Gradients of many models at once: their weights are the rows of matrices."""
+"""Computes the gradients of many models at once. The weights of each model are one row of a matrix."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from .products import descend, turned_products
 from .program import Draw, Into, Noise, Program, Weights, from_stream, kind, ones
 from .record import Graph, NotRecorded, draws_put_back, record
 
-#: Batches are filled up to a multiple of so many samples, see `StackedProgram.filled`.
+#: Batches are filled up to a multiple of this many samples, see `StackedProgram.filled`.
 FILL = 8
 
-#: Parts of many models by name, the first axis for the models.
+#: Tensors of many models by name; the first axis is the axis of models.
 Views = Mapping[str, Tensor]
-#: Those parts of models that are kept in another form, by name.
+#: The weights that are stored as `LowRank`, by name.
 Low = Mapping[str, LowRank]
 NONE: Low = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples and targets of many models, [rows, batch, …]. Rows with fewer samples are filled up.
+    """Samples and targets of many models, [rows, batch, …]. Rows with fewer samples are filled up with other samples.
 
-    weight: of each sample in the loss of its row, 0 for those that fill up. sizes: the samples of each row.
-    streams: of each row, for networks that draw random numbers.
+    weight: the weight of each sample in the loss of its row; 0 for the samples that fill up.
+    sizes: the number of samples of each row, without those that fill up.
+    streams: the stream of random numbers of each row, if the network draws random numbers.
     """
 
     x: Tensor
@@ -47,11 +48,11 @@ class Batch:
 
 
 class Stack(ABC):
-    """Gradients of many models of one shape.
+    """Computes the gradients of many models of one shape.
 
-    sizes: the lengths of the pieces in which it takes the models, [rows, length] each.
-    trained: which parameters are trained, as booleans [d]; None where all of them are.
-    draws: whether a row needs a stream of its own.
+    sizes: how the parameters of a model are cut into pieces. A piece of all models is a matrix [rows, length].
+    trained: which parameters are trained, as booleans [d]; None if all of them are trained.
+    draws: whether each row needs a stream of random numbers.
     """
 
     sizes: list[int]
@@ -59,37 +60,40 @@ class Stack(ABC):
     draws: bool = False
 
     def filled(self, n: int, most: int) -> int:
-        """How many samples batches of n samples at most are filled up to, of `most` samples that a batch may have."""
+        """To how many samples batches with at most n samples are filled up. most: the largest batch of these rows."""
         return n
 
     @abstractmethod
     def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
-        """The models in the form in which the next two take them."""
+        """The models in the form that `gradient` and `descend` need."""
 
     def low_rank(self, rows: int, samples: int, start: Sequence[Mat]) -> dict[str, LowRank]:
-        """Parts of models that all start alike, for those that take less time if they are kept as `LowRank`.
+        """The weights that take less time as `LowRank`, if all models start equal and take plain steps of SGD.
 
-        samples: the most that a model will see.
+        samples: the most samples that a model will see. start: the pieces with which all models start.
         """
         return {}
 
     @abstractmethod
     def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
-        """Write ∇ of Σ_i weight_i · loss_i for each row into `g`, and return its value."""
+        """Write the gradient of Σ_i weight_i · loss_i for each row into `g`; return this sum for each row."""
 
     @abstractmethod
     def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
-        """Take the step `to` ← w − rate · ∇ at once, and return the value before it; parts in `low` change there."""
+        """Write w − rate · gradient into `to`; return the weighted loss of each row before the step.
+
+        The weights in `low` take their step in their own form.
+        """
 
 
 def stack_for(module: nn.Module, task: Task, x: Tensor) -> Stack:
-    """The rules of what a network computes for all models at once, or `vmap` where it computes something else."""
+    """A `StackedProgram` for the network if there is one, otherwise `Vmapped`."""
     found = stacked_program(module, task, x)
     return Vmapped(module, task) if isinstance(found, str) else found
 
 
 def stacked_program(module: nn.Module, task: Task, x: Tensor) -> StackedProgram | str:
-    """A network as a program of many models, checked on samples like `x`; or why there is none."""
+    """The program of many models of a network, checked on samples like `x`; or the reason why there is none."""
     graph, why = program_of(module, x)
     if graph is None:
         return why
@@ -99,13 +103,13 @@ def stacked_program(module: nn.Module, task: Task, x: Tensor) -> StackedProgram 
             stack.check()
     except NotRecorded as error:
         return str(error)
-    except Exception as error:  # whatever torch raises for shapes that no rule foresees
+    except Exception as error:  # torch may raise any exception for shapes that a rule does not expect
         return f"its program of many models failed: {type(error).__name__}"
     return stack
 
 
 class StackedProgram(Stack):
-    """The program of a network with an axis of models."""
+    """The program of a network with an axis for the models."""
 
     def __init__(self, module: nn.Module, task: Task, graph: Graph, x: Tensor) -> None:
         slots = Layout.of(module).slots
@@ -119,49 +123,54 @@ class StackedProgram(Stack):
         self._programs: dict[int, Program] = {}
 
     def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
-        """The parameters of every row."""
+        """The parameters of all rows by name."""
         pairs = zip(self.shapes.items(), pieces, strict=True)
         return {name: piece.view(piece.shape[0], *shape) for (name, shape), piece in pairs}
 
     def low_rank(self, rows: int, samples: int, start: Sequence[Mat]) -> dict[str, LowRank]:
-        """Large linear layers that read the samples."""
+        """The weights of large linear layers whose inputs depend on no parameter."""
         seen = self._few(samples)
         views = self.views([piece[:1] for piece in start]) if seen else {}
         return {name: LowRank(views[name][0], rows, most) for name, most in seen.items()}
 
     def held(self, samples: int) -> int:
-        """How many numbers are held for a model that sees so many samples, where all models start alike."""
+        """How many numbers are stored for a model that sees this many samples, if all models start equal."""
         low = {name: (most, *self.shapes[name]) for name, most in self._few(samples).items()}
         return sum(self.sizes) + sum(most * (outs + ins) - outs * ins for most, outs, ins in low.values())
 
     def _few(self, samples: int) -> dict[str, int]:
-        """The layers that are best kept as `LowRank`, and how many rows of inputs they see."""
+        """The layers that are best stored as `LowRank`, and how many rows of inputs they see."""
         seen = {name: samples * often for name, often in self.at_inputs.items()}
         return {name: most for name, most in seen.items() if few(most, *self.shapes[name])}
 
     @torch.inference_mode()
     def gradient(self, w: Views, g: Views, batch: Batch) -> Tensor:
-        """One pass forward and one back."""
+        """One forward and one backward pass of the program."""
         losses, delta, program = self._forward(w, batch)
         program.backward(delta, IntoRows(g))
         return losses
 
     @torch.inference_mode()
     def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
-        """The same, subtracted from the weights: ∇W is never stored."""
+        """The same passes. The gradients are subtracted at once from the weights.
+
+        So the gradients of linear layers are not stored.
+        """
         losses, delta, program = self._forward({**w, **low} if low else w, batch)
         program.backward(delta * rate.view(-1, *(1,) * (delta.ndim - 1)), Descent(w, to, low))
         return losses
 
     def _forward(self, weights: Mapping[str, Weights], batch: Batch) -> tuple[Tensor, Tensor, Program]:
-        """The losses, the gradient with respect to the outputs, and the program that has computed them."""
+        """The losses, the gradient with respect to the outputs, and the program that computed the outputs."""
         program = self.program(batch.x.shape[1])
         outputs = program.forward(weights, batch.x, self._draw(batch.sizes, batch.streams))
         losses, delta = self.task.row_gradients(outputs, batch.y, batch.weight)
         return losses.double(), delta, program
 
     def filled(self, n: int, most: int) -> int:
-        """A multiple of eight where the network may see the number of samples: it is recorded for each number anew.
+        """A multiple of eight, but at most `most`, because the network is recorded for each number of samples.
+
+        A network that never reads the number of samples (`blind`) needs no filling.
 
         >>> from arno.tasks.classification import Classification
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.GELU())
@@ -172,7 +181,7 @@ class StackedProgram(Stack):
         return n if self.blind else min(-(-n // FILL) * FILL, most)
 
     def graph(self, n: int) -> Graph:
-        """What the network computes on n samples; raises `NotRecorded` if that is something else than usually."""
+        """What the network computes on n samples; raises `NotRecorded` if it differs from the first recording."""
         if n not in self._graphs:
             with torch.inference_mode(False), torch.enable_grad(), draws_put_back():
                 graph = record(self.module, samples(self.x, n))
@@ -182,22 +191,26 @@ class StackedProgram(Stack):
         return self._graphs[n]
 
     def usual(self, n: int) -> bool:
-        """Whether the network computes on n samples what it usually computes; recorded, unless it cannot tell."""
+        """Whether the network computes on n samples what it computed in the first recording.
+
+        A network that never reads the number of samples needs no recording for n > 1.
+        """
         try:
             return (self.blind and n > 1) or bool(self.graph(n))
         except NotRecorded:
             return False
 
     def program(self, n: int) -> Program:
-        """Its rules for n samples."""
+        """The program for n samples."""
         if n not in self._programs:
             self._programs[n] = Program(self.graph(n), list(self.shapes), lead=True)
         return self._programs[n]
 
     def check(self) -> None:
-        """Compare two models on three and on two samples, filled up, with the programs of one model.
+        """Compare the program of many models with the program of one, for a model with three samples and one with two.
 
-        So samples do not depend on each other, and draws are those of a model alone.
+        The two samples are filled up to three. The results agree only if samples do not depend on each other, and if
+        each model draws the same random numbers as alone.
         """
         one, sizes = flatten(self.module), (3, 2)
         models = torch.stack([one, one + 0.1 * one.std() * torch.randn_like(one)])
@@ -225,7 +238,7 @@ class StackedProgram(Stack):
                     raise NotRecorded("its samples depend on each other")
 
     def _draw(self, sizes: Sequence[int], streams: Sequence[torch.Generator]) -> Draw:
-        """Draws the noise of each row as for its model alone, from its own stream; what fills up gets zeros."""
+        """A function that draws the noise of each row from its own stream, as for its model alone; zeros fill up."""
 
         def draw(number: int, noise: Noise, like: Tensor) -> Tensor:
             step = noise.step
@@ -244,43 +257,44 @@ class StackedProgram(Stack):
 
 
 class IntoRows(Into):
-    """Gradients of many models, written into matrices."""
+    """Writes the gradients of many models into matrices."""
 
     def __init__(self, views: Views) -> None:
         self.views = views
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """Batched products, written into the rows."""
+        """Write the gradients of a linear layer of all models, computed by batched products."""
         turned_products(delta, x, self.views[weight])
         if bias is not None:
             torch.sum(delta, 1, out=self.views[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """Copy a gradient that a rule returned into its rows."""
+        """Copy a gradient that a rule returned into the matrix."""
         self.views[name].copy_(delta)
 
 
 class OfOne(IntoRows):
-    """The same of one model."""
+    """Writes the gradients of one model."""
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """Products."""
+        """Write the gradients of a linear layer."""
         self.views[weight].copy_(delta.t() @ x)
         if bias is not None:
             self.views[bias].copy_(delta.sum(0))
 
 
 class Descent(Into):
-    """Steps of many models, subtracted from the weights at once: the caller computed with them already.
+    """Subtracts the steps of many models from their weights during the backward pass.
 
-    The gradients are linear in that of the outputs, so that the caller multiplies that one by the rates.
+    The forward pass has already read the weights. All gradients are linear in the gradient with respect to the outputs,
+    so the caller multiplies the latter by the rates.
     """
 
     def __init__(self, before: Views, after: Views, low: Low) -> None:
         self.before, self.after, self.low = before, after, low
 
     def linear(self, weight: str, bias: str | None, delta: Tensor, x: Tensor) -> None:
-        """w − δᵀ x and b − Σ δ."""
+        """Write w − δᵀ x and b − Σ δ into the weights after the step."""
         if weight in self.low:
             self.low[weight].descend(delta)
         else:
@@ -289,13 +303,13 @@ class Descent(Into):
             torch.sub(self.before[bias], delta.sum(1), out=self.after[bias])
 
     def other(self, name: str, delta: Tensor) -> None:
-        """w − ∇."""
+        """Write w − gradient into the weights after the step."""
         before = self.before[name]
         torch.sub(before, delta.reshape(before.shape), out=self.after[name])
 
 
 class Vmapped(Stack):
-    """Any network, by `vmap` over the gradient of one."""
+    """Computes any network by `vmap` over the gradient of one model."""
 
     def __init__(self, module: nn.Module, task: Task) -> None:
         layout = Layout.of(module)
@@ -309,7 +323,7 @@ class Vmapped(Stack):
         self._gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
     def views(self, pieces: Sequence[Mat]) -> dict[str, Tensor]:
-        """Whole models."""
+        """The whole models as one tensor."""
         (models,) = pieces
         return {"": models}
 
@@ -322,7 +336,7 @@ class Vmapped(Stack):
         return value
 
     def descend(self, w: Views, to: Views, batch: Batch, rate: Tensor, low: Low = NONE) -> Tensor:
-        """The gradient, then the step."""
+        """Compute the gradient, then take the step."""
         g = torch.empty_like(to[""])
         losses = self.gradient(w, {"": g}, batch)
         torch.addcmul(w[""], g, rate, value=-1, out=to[""])
@@ -330,7 +344,7 @@ class Vmapped(Stack):
 
 
 def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
-    """Why `Vmapped` cannot compute a network, from a trial with two models and these samples; empty if it can.
+    """Why `Vmapped` cannot compute a network; empty if it can. It is tried with two models and these samples.
 
     >>> from arno.tasks.classification import Classification
     >>> x, y, task = torch.ones(2, 3), torch.tensor([0, 1]), Classification(2)
@@ -351,6 +365,6 @@ def refusal(module: nn.Module, task: Task, x: Tensor, y: Tensor) -> str:
             stack.gradient({"": w[1:]}, {"": alone}, Batch(x[None, :1], y[None, :1], weight[1:, :1], (1,)))
         if not close(together[1:], alone, NEAR):
             return "its samples depend on each other"
-    except (Exception, SystemExit) as error:  # whatever the code of a network raises
+    except (Exception, SystemExit) as error:  # the code of a network may raise any exception
         return str(error).split(". ")[0].split("\n")[0] or type(error).__name__
     return ""

@@ -1,10 +1,11 @@
-"""Narrow convolutional networks: the gradient written out, convolutions as products with banded matrices.
+"""Narrow convolutional networks: the gradient is computed by products with banded matrices.
 
-A strip of s columns in a row of a convolution's output depends on k rows and s + k − 1 columns of its input. With these
-as a row of P, and a one for the bias, the strip is a row of Z = P T, where T holds the filters s times, each copy one
-pixel further than the copy before it, and zeros elsewhere; then ∇T = Pᵀ δ and ∇P = δ Tᵀ. About half of T is zeros, but
-the products run at full speed, which narrow convolutions do not. Even and odd rows and columns of Z are apart, so that
-2×2 max-pooling is the maximum of two halves, twice.
+A strip of s columns in a row of a convolution's output depends on k rows and s + k − 1 columns of its input. These
+numbers, and a one for the bias, are a row of a matrix P. The strip is then a row of Z = P T. T holds the filters s
+times: each copy is one pixel further than the copy before it, and all other entries are zero. So ∇T = Pᵀ δ and ∇P = δ
+Tᵀ. About half of the entries of T are zero, but the products run at full speed, which narrow convolutions do not. The
+even and the odd rows and columns of Z are stored apart, so that 2×2 max-pooling is the maximum of two halves, computed
+twice.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from .dense import Layers, activation_of
 from .kernel import Recorded
 from .products import product, turned_product
 
-#: A strip is at most so many numbers wide: wider strips have more zeros, narrower ones make shorter products.
+#: The most numbers in a strip. Wider strips have more zeros, and narrower strips make shorter products.
 STRIP = 64
-#: Images whose strips fit into a core's cache together.
+#: How many images are scored together: their strips fit into the cache of a core.
 FEW = 64
 
 
 def suits(module: nn.Module, chain: Sequence[Step], shape: Sequence[int]) -> bool:
-    """Whether a chain is narrow convolutions, each with pooling and ReLU, then a perceptron with ReLU.
+    """Whether a chain is narrow convolutions, each with pooling and ReLU, and then a perceptron with ReLU.
 
-    The convolutions must fill whole pools on images of this shape.
+    On images of this shape, the outputs of every convolution must have an even height and width.
     """
     convs, dense = split(chain)
     if not convs or len(shape) != 3 or not dense or dense[0].kind != "flatten":
@@ -48,7 +49,7 @@ def suits(module: nn.Module, chain: Sequence[Step], shape: Sequence[int]) -> boo
 
 
 def split(chain: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """The convolutions that are followed by pooling and ReLU in either order, and the rest of the chain."""
+    """The convolutions at the start, each followed by pooling and ReLU in any order, and the rest of the chain."""
     convs, at = [], 0
     while [step.kind for step in chain[at : at + 3]] in (["conv", "pool", "relu"], ["conv", "relu", "pool"]):
         convs.append(chain[at])
@@ -57,7 +58,7 @@ def split(chain: Sequence[Step]) -> tuple[list[Step], list[Step]]:
 
 
 class ConvStrips(Recorded):
-    """A network that `suits`, on images in channels_last."""
+    """Computes a network for which `suits` is true, on images in channels_last."""
 
     name = "strips"
 
@@ -74,13 +75,13 @@ class ConvStrips(Recorded):
         self.dense = Layers(self.layout, dense, self.w, self.g if trains else self.w)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The last layer's; a few images at a time, which stay in the cache."""
+        """The outputs of the last layer, computed for a few images at a time, which stay in the cache."""
         if not self.usual(len(x)):
             return super().outputs(x)
         return torch.cat([self.dense.outputs(self.embed(some).flatten(1)) for some in x.split(FEW)])
 
     def written(self, x: Tensor, y: Tensor) -> Tensor:
-        """One pass forward and one back."""
+        """Write the gradient into `g` with one forward and one backward pass, and return the loss."""
         h = self.embed(x)
         inputs: list[Tensor] = []
         flat = h.flatten(1)
@@ -101,7 +102,7 @@ class ConvStrips(Recorded):
 
 
 class Strips:
-    """A convolution, 2×2 max-pooling and ReLU on images [n, height, width, channels], there and back."""
+    """A convolution, then 2×2 max-pooling and ReLU, on images [n, height, width, channels]: outputs and gradients."""
 
     def __init__(self, weight: Tensor, bias: Tensor, to: Tensor, to_bias: Tensor, height: int, width: int) -> None:
         self.weight, self.bias, self.to, self.to_bias = weight, bias, to, to_bias
@@ -110,10 +111,10 @@ class Strips:
         fit = [s for s in range(2, columns + 1, 2) if columns % s == 0 and s * filters <= STRIP]
         self.s, self.half, self.out = max(fit), rows // 2, (rows // 2, columns // 2)
         self.height, self.width, self.strips = height, width, columns // self.s
-        self.run = (self.s + across - 1) * channels  # what a strip needs of one row
+        self.run = (self.s + across - 1) * channels  # the numbers of one row of the input on which a strip depends
         wide = self.s * filters
         self.t, self.dt = (weight.new_zeros(k * self.run + 1, wide) for _ in range(2))
-        # Where T holds the filters: [pair of columns, left or right, filter, channel, row, column]
+        # The places of the filters in T: [pair of columns, left or right, filter, channel, row, column]
         shape = (self.s // 2, 2, filters, channels, k, across)
         step = channels * wide
         place = (2 * step + filters, step + wide // 2, 1, wide, self.run * wide, step)
@@ -122,14 +123,15 @@ class Strips:
         self.p = self.t.new_ones(0, len(self.t))
 
     def forward(self, x: Tensor) -> Tensor:
-        """relu(maxpool(conv(x))); keeps what `weights` and `backward` need."""
+        """relu(maxpool(conv(x))). Intermediate results are kept for `weights` and `backward`."""
         n, channels, k = len(x), self.weight.shape[1], self.weight.shape[2]
         self.band.copy_(self.weight)
         self.t[-1].view(self.s, -1).copy_(self.bias)
         line, image, m = self.width * channels, self.height * self.run, 2 * n * self.half * self.strips
         if len(self.p) < m:
             self.p = self.t.new_ones(m, len(self.t))
-        # First all rows of a strip side by side, then k of them as one run: [odd, image, pair of rows, strip, run]
+        # First the parts of all rows for a strip next to each other, then k of them as one run:
+        # [odd, image, pair of rows, strip, run]
         cut = x.as_strided((n, self.strips, self.height, self.run), (self.height * line, self.s * channels, line, 1))
         shape = (2, n, self.half, self.strips, k * self.run)
         patches = cut.contiguous().as_strided(shape, (self.run, self.strips * image, 2 * self.run, image, 1))
@@ -140,7 +142,10 @@ class Strips:
         return self.h.view(n, *self.out, -1)
 
     def weights(self, delta: Tensor) -> Tensor:
-        """Write ∇W and ∇b; returns δ before pooling, in strips. It goes to the larger half, the first of two equals."""
+        """Write ∇W and ∇b; return δ before pooling, in strips.
+
+        The gradient of a pooled number goes to the largest number of its window, the first one of equal numbers.
+        """
         (upper, lower), (left, right) = self.c, self.z.unbind(2)
         delta = delta.view(self.h.shape) * self.h.gt_(0)
         torch.sub(delta, upper.ge_(lower).mul_(delta), out=lower)
@@ -154,7 +159,7 @@ class Strips:
         return z
 
     def backward(self, delta: Tensor) -> Tensor:
-        """Write ∇W and ∇b; returns δ of the input."""
+        """Write ∇W and ∇b; return δ with respect to the input."""
         z = self.weights(delta)
         k, step = self.weight.shape[2], self.s * self.weight.shape[1]
         patches = product(z, self.t[:-1].t()).view(2, -1, self.half, self.strips, k, self.run)

@@ -1,8 +1,8 @@
-"""The operations of recorded networks, there and back: a rule computes its outputs, then the gradients of its inputs.
+"""The rules of the operations of recorded networks. A rule computes the outputs and then the gradients of the inputs.
 
-A rule computes one model, or many models of one shape at once (`lead`): then every tensor that depends on the model or
-on the samples has one axis more, the first, with a row per model. Axes are counted from the last one, so that the same
-rule serves both.
+A rule computes one model, or many models of one shape at once (`lead`). With `lead`, every tensor that depends on the
+model or on the samples has an additional first axis with one row per model. Axes are counted from the last one, so
+that the same rule computes both cases.
 """
 
 from . import attention, images, normalisation, pointwise, reductions, shapes
@@ -10,7 +10,7 @@ from .rule import Rule
 
 __all__ = ["RULES", "Rule"]
 
-#: The rule of each operation by its name.
+#: The rule of each operation, by the name of the operation.
 RULES: dict[str, type[Rule]] = {
     **pointwise.RULES, **shapes.RULES, **reductions.RULES, **normalisation.RULES, **images.RULES, **attention.RULES
 }  # fmt: skip

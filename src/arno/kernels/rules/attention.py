@@ -1,4 +1,4 @@
-"""Products of matrices, embeddings and attention."""
+"""Rules for products of matrices, embeddings and attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 class Product(Rule):
-    """Products of matrices; the models are further ones of them."""
+    """Products of matrices. The models are additional matrices of the batch."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """a b."""
@@ -28,16 +28,16 @@ class Product(Rule):
 
 
 class Embedding(Rule):
-    """A row of the table for each token."""
+    """The row of the table for each token."""
 
     def prepare(self) -> None:
-        """The row that is not trained; without the options that change the gradient further."""
+        """Read which row is not trained; refuse options that change the gradient."""
         self.padding = self.argument(2, "padding_idx", -1)
         if self.argument(3, "scale_grad_by_freq", False) or self.argument(4, "sparse", False):
             raise NotRecorded("an embedding with scaled or sparse gradients")
 
     def forward(self, table: Tensor, tokens: Tensor) -> Tensor:
-        """The tables of many models are one long table."""
+        """The rows of the tokens. The tables of many models become one long table."""
         if self.lead:
             rows = torch.arange(len(table), device=table.device).view(-1, *(1,) * (tokens.ndim - 1))
             tokens, table = tokens + rows * table.shape[1], table.flatten(0, 1)
@@ -45,7 +45,7 @@ class Embedding(Rule):
         return table.index_select(0, tokens.reshape(-1)).view(*tokens.shape, -1)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Sums over the places of each token."""
+        """For each row of the table, the sum over all positions of its token."""
         tokens, shape = self.saved
         table = delta.new_zeros(shape).index_add_(0, tokens.reshape(-1), delta.reshape(-1, shape[-1]))
         table = table.view(-1, *self.shapes[0]) if self.lead else table
@@ -54,18 +54,18 @@ class Embedding(Rule):
         return (table, None)
 
 
-#: The longest sequence for which attention of many models is written as products and a softmax: torch's operation
-#: works on blocks that short sequences do not fill.
+#: The longest sequence for which attention of many models is computed with products and a softmax. torch's operation
+#: computes blocks that short sequences do not fill.
 SHORT = 32
 
 
 class Attention(Rule):
-    """Scaled dot-product attention as one operation."""
+    """Scaled dot-product attention, recorded as one operation."""
 
     outputs = 2
 
     def prepare(self) -> None:
-        """Without dropout, which would draw inside the operation."""
+        """Read the options; refuse dropout, which would draw random numbers inside the operation, and masks."""
         names = ("dropout_p", "is_causal")
         self.dropout, self.causal = (self.argument(3 + i, name, 0) for i, name in enumerate(names))
         self.scale = self.step.kwargs.get("scale")
@@ -76,7 +76,7 @@ class Attention(Rule):
         self.factor = queries[-1] ** -0.5 if self.scale is None else self.scale
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Torch's operation, for all models as one, or softmax(s Q Kᵀ) V."""
+        """The outputs of torch's operation, all models as one batch; or softmax(s Q Kᵀ) V for short sequences."""
         if self.short:
             q, k, v = (t.reshape(-1, *t.shape[-2:]) for t in tensors)
             share = self._times(q, k.mT).softmax(-1)
@@ -88,7 +88,7 @@ class Attention(Rule):
         return (y.unflatten(0, tensors[0].shape[:2]) if self.lead else y), sums
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """Torch's operation, or the products."""
+        """The gradients of torch's operation, or of the products."""
         if self.short:
             return self._backward(delta)
         back = aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -103,11 +103,14 @@ class Attention(Rule):
         return [d.view(*lead, *d.shape[-2:]) for d in found]
 
     def _times(self, a: Tensor, b: Tensor) -> Tensor:
-        """Products of matrices times the factor of the scores."""
+        """Products of matrices, multiplied by the factor of the scores."""
         return torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=self.factor)
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        """Torch's operation needs the numbers of a row side by side, and does not check it."""
+        """The tensor with the numbers of a row next to each other.
+
+        torch's operation needs this order and does not check it.
+        """
         tensor = tensor.flatten(0, 1) if self.lead else tensor
         return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 

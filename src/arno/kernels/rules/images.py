@@ -1,4 +1,4 @@
-"""Convolutions and pooling."""
+"""Rules for convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def cuts_patches(step: Operation) -> bool:
-    """Whether a convolution is a product with patches that do not overlap and cover the image."""
+    """Whether a convolution is a product with patches that cover the image and do not overlap."""
     image, weight = (step.args[i].shape for i in (0, 1))
     stride, padding, dilation, transposed, _, groups = step.args[3:]
     plain = not any(padding) and set(dilation) == {1} and not transposed and groups == 1
@@ -23,16 +23,16 @@ def cuts_patches(step: Operation) -> bool:
 
 
 class Convolution(Rule):
-    """A convolution of one model; of many models only if it is a product with patches."""
+    """A convolution of one model; of many models, only if it is a product with patches."""
 
     def prepare(self) -> None:
-        """Its settings."""
+        """Read the settings."""
         self.biased, self.settings = self.step.args[2] is not None, self.step.args[3:]
         if self.lead and (len(self.shape) != 4 or not cuts_patches(self.step)):
             raise NotRecorded("convolutions of many models: products of one model are faster")
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Torch's operation, or products with patches."""
+        """The outputs of torch's operation; for many models, of products with patches."""
         if not self.lead:
             self.saved = (x, weight)
             return torch.convolution(x, weight, bias, *self.settings)
@@ -45,7 +45,7 @@ class Convolution(Rule):
         return y.view(rows, n, high, wide, outs).permute(0, 1, 4, 2, 3)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation, or products with patches."""
+        """The gradients of torch's operation; for many models, of products with patches."""
         if self.lead:
             return self._backward(delta)
         x, weight = self.saved
@@ -68,14 +68,14 @@ class Convolution(Rule):
 
 
 def pooling(step: Operation) -> tuple[Any, ...]:
-    """Window, stride, padding, dilation, and whether the windows at the edges may be cut."""
+    """Window, stride, padding, dilation, and whether windows may exceed the edges of the image (`ceil_mode`)."""
     given, defaults = step.args[1:], ((), [0, 0], [1, 1], False)
     window, stride, *rest = given + defaults[len(given) - 1 :]
     return (window, stride or window, *rest)
 
 
 def by_halves(step: Operation) -> bool:
-    """Whether an operation is max-pooling of images by windows of 2×2 that cover them."""
+    """Whether an operation is max-pooling of images with windows of 2×2 that cover the whole image."""
     if step.name != "max_pool2d_with_indices" or len(step.shapes[0]) != 4:
         return False
     usual = tuple(map(list, pooling(step)[:4])) == ([2, 2], [2, 2], [0, 0], [1, 1])
@@ -83,19 +83,20 @@ def by_halves(step: Operation) -> bool:
 
 
 class MaxPool(Rule):
-    """The largest of the numbers in a window; the first of equals gets the gradient.
+    """The largest number in each window; the first one of equal numbers gets the gradient.
 
-    In the default layout torch's operation takes longer than a convolution; windows of 2×2 are halved twice instead.
+    In the default layout torch's operation takes longer than a convolution. For windows of 2×2, the maximum of two
+    halves is computed twice instead.
     """
 
     outputs = 2
 
     def prepare(self) -> None:
-        """Its settings."""
+        """Read the settings."""
         self.all, self.halves = pooling(self.step), by_halves(self.step)
 
     def forward(self, x: Tensor) -> Any:
-        """The larger of halves, or torch's operation; for all models as one."""
+        """The maximum of halves, or the outputs of torch's operation. All models are computed as one batch."""
         flat = x.flatten(0, 1) if self.lead else x
         if self.halves and flat.is_contiguous() and flat.device.type == "cpu":
             upper, lower = halves(flat)
@@ -107,7 +108,7 @@ class MaxPool(Rule):
         return (y.unflatten(0, x.shape[:2]) if self.lead else y), index
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """To the largest of each window."""
+        """The gradient goes to the largest number of each window."""
         x, index = self.saved
         flat = delta.flatten(0, 1) if self.lead else delta
         if index.dtype == torch.int64:
@@ -124,9 +125,12 @@ def halves(x: Tensor) -> Sequence[Tensor]:
 
 
 def to_largest(delta: Tensor, x: Tensor, rows: Tensor) -> Tensor:
-    """δ at the largest number of each window of 2×2, the first of equals; `rows` are the larger of its rows."""
+    """δ at the largest number of each window of 2×2, the first one of equal numbers.
+
+    rows: for each pair of rows of `x`, the maximum of the two.
+    """
     upper, lower = halves(x)
-    above = torch.ge(upper, lower, out=torch.empty_like(rows))  # the largest of a column is in the upper row
+    above = torch.ge(upper, lower, out=torch.empty_like(rows))  # the largest number of a column is in the upper row
     left, right = rows[..., ::2], rows[..., 1::2]
     first = (left >= right) & ~((left == right) & (above[..., ::2] < above[..., 1::2]))
     columns, below = torch.empty_like(rows), torch.empty_like(x)
@@ -142,34 +146,34 @@ class AvgPool(Rule):
     """The mean of the numbers in a window."""
 
     def prepare(self) -> None:
-        """Its settings."""
+        """Read the settings."""
         defaults: tuple[Any, ...] = (None, [], [0, 0], False, True, None)
         self.settings = (*self.step.args[1:], *defaults[len(self.step.args) - 1 :])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Torch's operation, for all models as one."""
+        """The outputs of torch's operation. All models are computed as one batch."""
         self.saved = (x.flatten(0, 1) if self.lead else x,)
         y: Tensor = aten.avg_pool2d(*self.saved, *self.settings)
         return y.unflatten(0, x.shape[:2]) if self.lead else y
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation."""
+        """The gradient of torch's operation."""
         flat = delta.flatten(0, 1) if self.lead else delta
         below = aten.avg_pool2d_backward(flat, *self.saved, *self.settings)
         return (below.unflatten(0, delta.shape[:2]) if self.lead else below,)
 
 
 class AdaptivePool(Rule):
-    """Means over as many windows as asked for."""
+    """The means over a given number of windows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Torch's operation, for all models as one."""
+        """The outputs of torch's operation. All models are computed as one batch."""
         self.saved = (x.flatten(0, 1) if self.lead else x,)
         y: Tensor = aten._adaptive_avg_pool2d(*self.saved, self.step.args[1])
         return y.unflatten(0, x.shape[:2]) if self.lead else y
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation."""
+        """The gradient of torch's operation."""
         below = aten._adaptive_avg_pool2d_backward(delta.flatten(0, 1) if self.lead else delta, *self.saved)
         return (below.unflatten(0, delta.shape[:2]) if self.lead else below,)
 

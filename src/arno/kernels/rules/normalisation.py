@@ -14,19 +14,19 @@ aten = torch.ops.aten
 
 
 class LayerNorm(Rule):
-    """Samples with mean 0 and variance 1 over the last axes, then a factor and a summand for each number."""
+    """The numbers over the last axes get mean 0 and variance 1, and then a factor and a summand for each number."""
 
     outputs = 3
 
     def prepare(self) -> None:
-        """The axes, and whether there are weights."""
+        """Read the axes, and whether there are weights."""
         _, self.last, weight, bias, self.eps = self.step.args
         self.axes = [1, *range(2, len(self.shapes[0]) - len(self.last) + 1)] if self.lead else []
         self.weighted, self.biased = weight is not None, bias is not None
         self.spread = (-1, *(1,) * (len(self.shapes[0]) - len(self.last)), *self.last)
 
     def forward(self, x: Tensor, *weights: Tensor) -> Any:
-        """One model with torch's operation; many models first without weights."""
+        """torch's operation for one model. For many models, the weights are applied after the normalisation."""
         weight = weights[0] if self.weighted else None
         bias = weights[-1] if self.biased else None
         if not self.lead:
@@ -42,9 +42,9 @@ class LayerNorm(Rule):
         return out if bias is None else out + bias, mean, scale
 
     def _unweighted(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples with mean 0 and variance 1, the means, and 1 over the roots of the variances.
+        """Normalised samples, the means, and 1 over the roots of the variances.
 
-        Torch's operation goes through short rows of numbers one by one; these take half the time.
+        torch's operation computes the numbers of short rows one by one; the operations here take half the time.
         """
         if len(self.last) > 1:
             return torch.native_layer_norm(x, self.last, None, None, self.eps)
@@ -54,7 +54,7 @@ class LayerNorm(Rule):
         return y.mul_(scale), mean, scale
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """Of the samples, the factors, the summands."""
+        """The gradients of the samples, the factors and the summands."""
         need = [self.needs[0], self.weighted, self.biased]
         if not self.lead:
             x, mean, scale, weight, bias = self.saved
@@ -74,19 +74,22 @@ class LayerNorm(Rule):
 
 
 class GroupNorm(Rule):
-    """Groups of channels with mean 0 and variance 1, then a factor and a summand for each channel; one model."""
+    """Groups of channels get mean 0 and variance 1, and then a factor and a summand for each channel.
+
+    One model only.
+    """
 
     outputs = 3
 
     def prepare(self) -> None:
-        """The sizes."""
+        """Read the sizes."""
         if self.lead:
             raise NotRecorded("GroupNorm of many models")
         _, weight, bias, *self.sizes = self.step.args
         self.weighted, self.biased = weight is not None, bias is not None
 
     def forward(self, x: Tensor, *weights: Tensor) -> Any:
-        """Torch's operation."""
+        """The outputs of torch's operation."""
         weight = weights[0] if self.weighted else None
         bias = weights[-1] if self.biased else None
         x = x.contiguous()
@@ -95,7 +98,7 @@ class GroupNorm(Rule):
         return y, mean, scale
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """Torch's operation."""
+        """The gradients of torch's operation."""
         x, mean, scale, weight = self.saved
         need = [self.needs[0], self.weighted, self.biased]
         found = aten.native_group_norm_backward(delta.contiguous(), x, mean, scale, weight, *self.sizes[:-1], need)

@@ -1,4 +1,4 @@
-"""Operations on each number by itself: activations, arithmetic, comparisons, masks."""
+"""Rules for operations on single numbers: activations, arithmetic, comparisons, masks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from .rule import Deltas, Rule, aligned, reduced
 
 aten = torch.ops.aten
 
-#: What a rule of one tensor keeps for the way back ("x": its input, "y": its output), the operation, its gradient.
+#: For a rule of one tensor: what it keeps for the backward pass ("x": its input, "y": its output), the function that
+#: computes the output, and the function that computes the gradient.
 Pointwise = tuple[str, Callable[..., Tensor], Callable[..., Tensor]]
 
 
 def within(x: Tensor, low: float | None = None, high: float | None = None, **named: float | None) -> Tensor:
-    """Where numbers are between limits, of which each may be missing, and which torch also names `min` and `max`."""
+    """Which numbers are between two limits. Each limit may be missing; torch also passes them as `min` and `max`."""
     low, high = named.get("min", low), named.get("max", high)
     there = torch.ones_like(x, dtype=torch.bool) if low is None else x >= low
     return there if high is None else there & (x <= high)
 
 
-#: The constants of SELU: its α and its scale.
+#: The constants of SELU: α and the scale.
 SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
@@ -61,7 +62,7 @@ POINTWISE: dict[str, Pointwise] = {
     "log1p": ("x", torch.log1p, lambda d, x: d / (x + 1)),
     "elu": ("x", aten.elu, lambda d, x, a=1, s=1, i=1: aten.elu_backward(d, a, s, i, False, x)),
 }  # fmt: skip
-#: The same in the memory of the input, which nothing else reads.
+#: Functions that write their output into the memory of the input; no other operation may read this input.
 IN_PLACE: dict[str, Callable[..., Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
 
 
@@ -69,14 +70,14 @@ class Point(Rule):
     """An activation: the same function of every number."""
 
     def prepare(self) -> None:
-        """Further numbers of the activation."""
+        """Read the further arguments of the activation."""
         self.keeps, self.function, self.slope = POINTWISE[self.step.name]
         self.rest, self.named = self.step.args[1:], self.step.kwargs
         if len(self.shapes) != 1 or not isinstance(self.step.args[0], Value):
             raise NotRecorded(f"{self.step.name} of more than one tensor")
 
     def overwrite(self) -> None:
-        """Compute in the memory of the input."""
+        """Write the output into the memory of the input."""
         self.function = IN_PLACE.get(self.step.name, self.function)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class Point(Rule):
         return (self.slope(delta, *self.saved, *self.rest, **self.named),)
 
 
-#: a ∘ b, and δ times its slopes in a and in b.
+#: The function a ∘ b, and the functions that compute the gradients of a and of b from δ.
 ARITHMETIC: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., Tensor]]] = {
     "add": (lambda a, b: a + b, lambda d, a, b: d, lambda d, a, b: d),
     "sub": (lambda a, b: a - b, lambda d, a, b: d, lambda d, a, b: -d),
@@ -101,12 +102,12 @@ ARITHMETIC: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callab
 
 
 class Arithmetic(Rule):
-    """a + b, a − b, a · b, a / b of tensors and numbers, with broadcasting."""
+    """a + b, a − b, a · b or a / b of tensors and numbers, with broadcasting."""
 
     constants = True
 
     def prepare(self) -> None:
-        """Which operand is a tensor."""
+        """Read which operands are tensors."""
         self.first, self.second = self.step.args[:2]
         alpha = self.argument(2, "alpha", 1)
         if alpha != 1 or self.step.kwargs.keys() - {"alpha"}:
@@ -122,7 +123,7 @@ class Arithmetic(Rule):
         return ARITHMETIC[self.step.name][0](a, b)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """By the rules of sums, products and quotients."""
+        """The gradients of the operands that are tensors."""
         slopes = ARITHMETIC[self.step.name][1:]
         if not self.both:
             return (slopes[0](delta, *self.saved),)
@@ -131,24 +132,24 @@ class Arithmetic(Rule):
 
 
 class Same(Rule):
-    """A copy: the numbers are not changed, so none is made, except to put them into the order of the axes."""
+    """A copy of a tensor. The numbers are copied only to put them into the order of the axes in memory."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """In the order that was asked for."""
+        """The tensor in the requested order in memory."""
         return x.contiguous() if self.step.kwargs.get("memory_format") is torch.contiguous_format else x
 
     def backward(self, delta: Tensor) -> Deltas:
-        """It is passed on as it is."""
+        """The same gradient."""
         return (delta,)
 
 
 class Cast(Rule):
-    """Numbers of another type that have no gradient, like a mask as numbers."""
+    """Numbers without a gradient in another type, for example a mask as numbers."""
 
     passes = False
 
     def prepare(self) -> None:
-        """The type, and nothing else."""
+        """Refuse changes of anything else than the type."""
         if self.needs[0] or self.step.kwargs.keys() != {"dtype"}:
             raise NotRecorded("a change of type or device")
 
@@ -157,28 +158,28 @@ class Cast(Rule):
         return x.to(self.step.kwargs["dtype"])
 
     def backward(self, delta: Tensor) -> Deltas:
-        """None."""
+        """No gradient."""
         return (None,)
 
 
 class Masked(Rule):
-    """A number in place of those where the mask is set."""
+    """A number in place of the numbers where the mask is true."""
 
     constants = True
 
     def prepare(self) -> None:
-        """The number must be known."""
+        """Refuse a tensor in place of the number."""
         if len(self.shapes) != 2:
             raise NotRecorded("a mask with a tensor in place of numbers")
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """The mask is broadcast."""
+        """The numbers after masking; the mask is broadcast."""
         x, mask = aligned(self, tensors)
         self.saved = (mask,)
         return x.masked_fill(mask, self.step.args[2])
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Zero there."""
+        """δ, and zero where the mask is true."""
         return (delta.masked_fill(self.saved[0], 0), None)
 
 
@@ -188,34 +189,34 @@ COMPARISONS: dict[str, Callable[..., Tensor]] = {
 
 
 class Compare(Arithmetic):
-    """Which numbers are larger, smaller or equal: no gradient goes through."""
+    """Which numbers are larger, smaller or equal. The operation has no gradient."""
 
     passes = False
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Booleans."""
+        """The results of the comparison as booleans."""
         a, b = aligned(self, tensors) if self.both else (tensors[0], self.second)
         return COMPARISONS[self.step.name](a, b)
 
 
 class Where(Rule):
-    """Numbers of one tensor where a condition holds, else of another."""
+    """The numbers of one tensor where a condition is true, and of another tensor elsewhere."""
 
     constants = True
 
     def prepare(self) -> None:
-        """Three tensors."""
+        """Refuse numbers in place of tensors."""
         if len(self.shapes) != 3:
             raise NotRecorded("where of numbers")
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """The numbers of a where the condition holds, else those of b; all three are broadcast."""
+        """The numbers of a where the condition is true, else those of b. All three tensors are broadcast."""
         held, a, b = aligned(self, tensors)
         self.saved = (held,)
         return torch.where(held, a, b)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Of the one that was taken; zero for the other."""
+        """δ for the tensor that was chosen, zero for the other one."""
         (held,) = self.saved
         found = (None, torch.where(held, delta, 0), torch.where(held, 0, delta))
         triples = zip(found, self.needs, self.shapes, strict=True)
@@ -223,31 +224,31 @@ class Where(Rule):
 
 
 class Gated(Rule):
-    """Half of the numbers along an axis, times the sigmoid of the other half."""
+    """Half of the numbers along an axis, multiplied by the sigmoid of the other half."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Torch's operation."""
+        """The outputs of torch's operation."""
         self.saved = (x, self.axis(self.argument(1, "dim", -1)))
         return torch.nn.functional.glu(*self.saved)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation."""
+        """The gradient of torch's operation."""
         return (torch.ops.aten.glu_backward(delta, *self.saved),)
 
 
 class PReLU(Rule):
-    """Numbers below zero times a weight."""
+    """Numbers below zero are multiplied by a weight."""
 
     constants = True
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """The weight is broadcast."""
+        """The outputs of torch's operation; the weight is broadcast."""
         x, weight = self.saved = tuple(aligned(self, tensors))
         y: Tensor = torch.ops.aten._prelu_kernel(x, weight)
         return y
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Torch's operation; the gradient of the weight is a sum."""
+        """The gradients of torch's operation. The gradient of the weight is a sum, because the weight was broadcast."""
         found: Sequence[Tensor] = torch.ops.aten._prelu_kernel_backward(delta, *self.saved)
         return [reduced(d, shape, self.lead) for d, shape in zip(found, self.shapes, strict=True)]
 

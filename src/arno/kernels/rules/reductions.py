@@ -1,4 +1,4 @@
-"""Operations over an axis: sums, means, extremes, norms, softmax."""
+"""Rules for operations over an axis: sums, means, extremes, norms, softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reduce(Rule):
     """The sum or the mean over some axes."""
 
     def prepare(self) -> None:
-        """Which."""
+        """Read the axes."""
         axes = self.argument(1, "dim")
         if axes is None or self.step.kwargs.get("dtype") is not None:
             raise NotRecorded(f"{self.step.name} over all axes")
@@ -33,7 +33,7 @@ class Reduce(Rule):
         return x.mean(self.axes, self.keep) if self.step.name == "mean" else x.sum(self.axes, self.keep)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The same for every number."""
+        """All numbers along the axes get the same gradient."""
         shape = list(self.shapes[0])
         for at in self.axes:
             shape[at] = 1
@@ -47,10 +47,10 @@ OVER: dict[str, Callable[..., Tensor]] = {
 
 
 class Over(Reduce):
-    """A function of the numbers along some axes: the largest, log Σ exp, the variance or its root."""
+    """A function of the numbers along some axes: the largest or smallest, log Σ exp, the variance or its root."""
 
     def prepare(self) -> None:
-        """The axes, and the correction of a variance."""
+        """Read the axes, and the correction of a variance."""
         super().prepare()
         self.more: dict[str, Any] = {}
         if self.step.name in ("var", "std"):
@@ -59,13 +59,13 @@ class Over(Reduce):
             self.more = {"correction": self.correction}
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values, with the axes of length 1 for the way back."""
+        """The values. They are kept with axes of length 1 for the backward pass."""
         y = OVER[self.step.name](x, self.axes, keepdim=True, **self.more)
         self.saved = (x, y)
         return y if self.keep else y.reshape(self.whole(self.shape, y))
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Equal numbers share the gradient of the largest."""
+        """The gradient of the function. Equal largest numbers share the gradient."""
         x, y = self.saved
         delta, name = delta.reshape(y.shape), self.step.name
         if name in ("amax", "amin"):
@@ -81,12 +81,15 @@ class Over(Reduce):
 
 
 class Extreme(Rule):
-    """The largest or the smallest along an axis, and its place, which gets the gradient."""
+    """The largest or the smallest number along an axis, and its position.
+
+    The number at this position gets the gradient.
+    """
 
     outputs = 2
 
     def prepare(self) -> None:
-        """The axis."""
+        """Read the axis."""
         at = self.argument(1, "dim")
         if not isinstance(at, int) or len(self.shapes) != 1:
             raise NotRecorded(f"{self.step.name} over all axes")
@@ -94,13 +97,13 @@ class Extreme(Rule):
         self.function = torch.max if self.step.name == "max" else torch.min
 
     def forward(self, x: Tensor) -> Any:
-        """Values and places."""
+        """The values and their positions."""
         y, places = self.function(x, self.at, True)
         self.saved = (places,)
         return (y, places) if self.keep else (y.squeeze(self.at), places.squeeze(self.at))
 
     def backward(self, delta: Tensor, *_: Any) -> Deltas:
-        """Zeros elsewhere."""
+        """The gradient at the positions, and zeros elsewhere."""
         (places,) = self.saved
         delta = delta if self.keep else delta.unsqueeze(self.at)
         return (delta.new_zeros(self.whole(self.shapes[0], delta)).scatter_(self.at, places, delta),)
@@ -110,7 +113,7 @@ class Norm(Rule):
     """The Euclidean norm along some axes."""
 
     def prepare(self) -> None:
-        """The axes."""
+        """Read the axes."""
         axes = self.argument(2, "dim")
         if self.argument(1, "ord", 2) != 2 or axes is None or self.step.kwargs.get("dtype") is not None:
             raise NotRecorded("another norm than the Euclidean one along axes")
@@ -123,20 +126,20 @@ class Norm(Rule):
         return y if self.keep else y.reshape(self.whole(self.shape, y))
 
     def backward(self, delta: Tensor) -> Deltas:
-        """δ x / ‖x‖, and zero where the norm is."""
+        """δ x / ‖x‖, and zero if the norm is zero."""
         x, y = self.saved
         return (delta.reshape(y.shape) * (x / y).masked_fill(y == 0, 0),)
 
 
 class Softmax(Rule):
-    """softmax or its logarithm, along an axis."""
+    """softmax or its logarithm along an axis."""
 
     def prepare(self) -> None:
-        """Which axis."""
+        """Read the axis."""
         self.at, self.log = self.axis(self.step.args[1]), "log" in self.step.name
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values, which the way back needs."""
+        """The values; the backward pass needs them."""
         y = x.log_softmax(self.at) if self.log else x.softmax(self.at)
         self.saved = (y,)
         return y

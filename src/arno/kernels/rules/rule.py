@@ -1,4 +1,4 @@
-"""What a rule is, and what rules share."""
+"""The base class of rules, and functions that several rules use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ Deltas = Sequence[Tensor | None]
 
 
 class Rule(ABC):
-    """One operation.
+    """Computes one operation: its outputs, and the gradients of its inputs.
 
-    lead: whether many models are computed at once. led: which of the tensors have the axis of models. needs: for which
-    of the tensors a gradient is needed. constants: whether it takes constants as they are, without the axis of models.
-    passes: whether a gradient goes through. even: whether all its tensors have as many axes as the result.
+    outputs: the number of outputs of the operation.
+    lead: whether many models are computed at once.
+    led: which of the tensors have the axis of models.
+    needs: which of the tensors need a gradient.
+    constants: whether the rule takes constants without the axis of models.
+    passes: whether the operation has a gradient.
+    even: whether all tensors have as many axes as the result.
     """
 
     outputs = 1
@@ -33,7 +37,7 @@ class Rule(ABC):
         self.prepare()
 
     def prepare(self) -> None:
-        """Read the arguments; raises `NotRecorded` for those that the rule does not compute."""
+        """Read the arguments; raise `NotRecorded` for arguments that the rule does not compute."""
         return
 
     @abstractmethod
@@ -42,23 +46,29 @@ class Rule(ABC):
 
     @abstractmethod
     def backward(self, *deltas: Any, **_: Any) -> Deltas:
-        """The gradient with respect to each tensor, of that with respect to the outputs; None where none is needed."""
+        """The gradient with respect to each tensor; None if it is not needed.
+
+        deltas: the gradients with respect to the outputs.
+        """
 
     def argument(self, at: int, name: str, default: Any = None) -> Any:
-        """An argument by its position or its name."""
+        """An argument of the operation, by its position or its name."""
         return self.step.args[at] if len(self.step.args) > at else self.step.kwargs.get(name, default)
 
     def axis(self, at: int, of: Sequence[int] | None = None) -> int:
-        """An axis of the first tensor, counted from the last one."""
+        """An axis of the first tensor, counted from the last axis.
+
+        of: the shape, if it is not the shape of the first tensor.
+        """
         return at if at < 0 else at - len(self.shapes[0] if of is None else of)
 
     def whole(self, shape: Sequence[int], like: Tensor) -> tuple[int, ...]:
-        """A shape, with the axis of models of `like` before it."""
+        """A shape; with `lead`, the axis of models of `like` comes first."""
         return (like.shape[0], *shape) if self.lead else tuple(shape)
 
 
 def reduced(delta: Tensor, shape: Sequence[int], lead: bool) -> Tensor:
-    """The gradient of a tensor of this shape that was broadcast: the sum over the axes that were added or stretched."""
+    """The gradient of a tensor of this shape that was broadcast: the sum over the added and the expanded axes."""
     own = delta.shape[1:] if lead else delta.shape
     if own == shape:
         return delta
@@ -71,7 +81,7 @@ def reduced(delta: Tensor, shape: Sequence[int], lead: bool) -> Tensor:
 
 
 def aligned(rule: Rule, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """With axes of length 1 behind the axis of models, where a tensor has fewer axes than the result."""
+    """The tensors; a tensor with fewer axes than the result gets axes of length 1 after the axis of models."""
     if not rule.lead or rule.even:
         return list(tensors)
     missing = [

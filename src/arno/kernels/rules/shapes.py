@@ -1,4 +1,4 @@
-"""Operations that move numbers: shapes, axes, slices, joined tensors."""
+"""Rules for operations that move numbers: shapes, axes, slices, joined tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rule import Deltas, Rule, reduced
 
 aten = torch.ops.aten
 
-#: Operations that give the same numbers another shape.
+#: Operations that change only the shape.
 RESHAPES = ("view", "_unsafe_view", "unsqueeze", "squeeze", "reshape")
 
 
@@ -20,23 +20,23 @@ class Reshape(Rule):
     """The same numbers in the same order in another shape."""
 
     def prepare(self) -> None:
-        """Both shapes; −1 stands for the models."""
+        """Keep both shapes; −1 is the axis of models."""
         self.there, self.back = ((-1, *shape) if self.lead else shape for shape in (self.shape, self.shapes[0]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """A view where possible."""
+        """The numbers in the new shape; a view if possible."""
         return x.reshape(self.there)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """In the shape of the input."""
+        """The gradient in the shape of the input."""
         return (delta.reshape(self.back),)
 
 
 class Permute(Rule):
-    """Other orders of the axes."""
+    """The axes in another order."""
 
     def prepare(self) -> None:
-        """The order, of axes counted from the last one."""
+        """Keep the order and its inverse."""
         n = len(self.shapes[0])
         order = list(range(n))
         if self.step.name == "permute":
@@ -51,32 +51,32 @@ class Permute(Rule):
         return [0, *(i + 1 for i in order)] if self.lead else order
 
     def forward(self, x: Tensor) -> Tensor:
-        """A view."""
+        """A view with the axes in the new order."""
         return x.permute(self.order)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """With the axes in the order of the input."""
+        """The gradient with the axes in the order of the input."""
         return (delta.permute(self.back),)
 
 
 class Expand(Rule):
-    """Axes of length 1 stretched, and new axes before the others."""
+    """Axes of length 1 are repeated, and new axes are added before the others."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """A view."""
+        """A view of the new shape."""
         ones = (1,) * (len(self.shape) - len(self.shapes[0]))
         return x.reshape(self.whole((*ones, *self.shapes[0]), x)).expand(self.whole(self.shape, x))
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The sum over what was stretched."""
+        """The sum over the repeated numbers."""
         return (reduced(delta, self.shapes[0], self.lead),)
 
 
 class Part(Rule):
-    """One index or a range of an axis."""
+    """One index or a range of indices of an axis."""
 
     def prepare(self) -> None:
-        """Which."""
+        """Read the axis and the indices."""
         self.at = self.axis(self.argument(1, "dim", 0))
         if self.step.name == "slice":
             first, last, step = self.argument(2, "start"), self.argument(3, "end"), self.argument(4, "step", 1)
@@ -88,42 +88,42 @@ class Part(Rule):
         return x[(..., self.places, *(slice(None),) * (-self.at - 1))]
 
     def forward(self, x: Tensor) -> Tensor:
-        """A view."""
+        """A view of this part."""
         return self._cut(x)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Zeros elsewhere."""
+        """The gradient of this part, and zeros elsewhere."""
         whole = delta.new_zeros(self.whole(self.shapes[0], delta))
         self._cut(whole).copy_(delta)
         return (whole,)
 
 
 class Windows(Rule):
-    """Windows along an axis, each of them as a new last axis."""
+    """Windows along an axis; the numbers of a window are a new last axis."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """A view."""
+        """A view of the windows."""
         at, size, step = self.step.args[1:]
         self.saved = (x.shape, x.ndim + self.axis(at), size, step)
         return x.unfold(*self.saved[1:])
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The sum over the windows that hold a number."""
+        """For each number, the sum over the windows that contain it."""
         return (aten.unfold_backward(delta, *self.saved),)
 
 
 class Parts(Rule):
-    """An axis cut into pieces, or into its single indices."""
+    """An axis that is cut into pieces, or into single indices."""
 
     def prepare(self) -> None:
-        """How many there are."""
+        """Read the axis and the lengths of the pieces."""
         self.single = self.step.name == "unbind"
         self.at = self.axis(self.argument(1 if self.single else 2, "dim", 0))
         self.outputs = len(self.step.shapes)
         self.lengths = [] if self.single else [shape[self.at] for shape in self.step.shapes]
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
-        """Views."""
+        """Views of the pieces."""
         self.saved = (x,)
         return self._cut(x)
 
@@ -131,7 +131,10 @@ class Parts(Rule):
         return x.unbind(self.at) if self.single else x.split(self.lengths, self.at)
 
     def backward(self, *deltas: Tensor | None) -> Deltas:
-        """Together again, with the axes in memory as in the input; a piece that was not used has no gradient."""
+        """The joined gradients of the pieces; zero for a piece that was not used.
+
+        The axes in memory are those of the input.
+        """
         whole = torch.empty_like(*self.saved)
         for place, delta in zip(self._cut(whole), deltas, strict=True):
             if delta is None:
@@ -142,35 +145,35 @@ class Parts(Rule):
 
 
 class Cat(Rule):
-    """Tensors one after another along an axis."""
+    """Tensors that are joined along an axis."""
 
     def prepare(self) -> None:
-        """The axis, and the length of each tensor along it."""
+        """Read the axis, and the length of each tensor along it."""
         self.at = self.axis(self.argument(1, "dim", 0))
         self.lengths = [shape[self.at] for shape in self.shapes]
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """The tensors, one after another."""
+        """The joined tensors."""
         return torch.cat(tensors, self.at)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """The piece for each tensor."""
+        """The piece of the gradient for each tensor."""
         return list(delta.split(self.lengths, self.at))
 
 
 class NewAxis(Rule):
-    """Tensors of one shape along a new axis."""
+    """Tensors of one shape that are stacked along a new axis."""
 
     def prepare(self) -> None:
-        """The axis, of the result."""
+        """Read the new axis of the result."""
         self.at = self.axis(self.argument(1, "dim", 0), self.shape)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """The tensors, stacked along the axis."""
+        """The stacked tensors."""
         return torch.stack(tensors, self.at)
 
     def backward(self, delta: Tensor) -> Deltas:
-        """Its slice for each tensor."""
+        """The slice of the gradient for each tensor."""
         return list(delta.unbind(self.at))
 
 
