@@ -1,4 +1,4 @@
-"""Where clients train. `serial` is the reference that every other engine must agree with."""
+"""Engines, which train the clients. `serial` is the reference: all other engines must agree with it."""
 
 from ..registry import Registry
 

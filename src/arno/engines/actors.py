@@ -1,7 +1,7 @@
 """A connection to Ray, and a fixed number of actors with short queues of calls.
 
 This module does not depend on what an actor computes. An actor answers its calls in their order, so only the first call
-of each queue is watched. Every call comes back, either answered or lost. A lost actor is replaced.
+of each queue is watched. Every call is returned, either answered or lost. A lost actor is replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE = 120.0
 class Ray:
     """A connection to a Ray cluster, or to a local Ray that is started here.
 
-    A connection that this process already has is used, and not closed.
+    If this process already has a connection, this connection is used and not closed.
     """
 
     def __init__(self, address: str | None, cpus: int = 0) -> None:
@@ -41,7 +41,7 @@ class Ray:
         if self._loopback:
             os.environ[LOOPBACK] = "0"
         self._token = (address or "").startswith("ray://") and "RAY_AUTH_MODE" not in os.environ and _has_token()
-        if self._token:  # clusters require it, but Ray's client does not send it by itself
+        if self._token:  # clusters require the token, but Ray's client does not send it by default
             os.environ["RAY_AUTH_MODE"] = "token"
         try:
             import ray
@@ -80,13 +80,13 @@ class Ray:
 
     @property
     def memory(self) -> int:
-        """The memory of all its nodes, in bytes."""
+        """The memory of all nodes of the cluster, in bytes."""
         import ray
 
         return int(ray.cluster_resources().get("memory", 0))
 
     def keep_logs(self, folder: Path) -> None:
-        """Link Ray's logs into `folder` while it runs; the logs of a local Ray are copied there when it ends."""
+        """Link Ray's logs into `folder` while Ray runs. At the end, the logs of a local Ray are copied there."""
         if not self._session:
             return
         with suppress(OSError):
@@ -96,7 +96,7 @@ class Ray:
             self._logs.symlink_to(Path(self._session, "logs"))
 
     def close(self) -> None:
-        """Disconnect; a local Ray ends, and its logs are kept."""
+        """Disconnect. A local Ray ends, and its logs are kept."""
         import ray
 
         atexit.unregister(self.close)
@@ -117,7 +117,7 @@ class Ray:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-#: No usage statistics, and no warnings that are meant for Ray's developers.
+#: Switches off usage statistics, and warnings that are meant for Ray's developers.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 #: A local Ray collects no metrics, so that its cores are free for the workers. Answers of up to 4 MiB are sent
 #: directly, without the object store.
@@ -129,13 +129,13 @@ LEAN = {
 }
 
 
-#: With "0" Ray's processes listen on the loopback interface alone, where no other machine can reach them. Ray means it
-#: for systems whose firewall asks the user; on Linux it would listen on all interfaces.
+#: With "0" Ray's processes listen on the loopback interface only, where no other machine can reach them. Ray has this
+#: setting for systems whose firewall asks the user. Without it, Ray on Linux listens on all interfaces.
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def _loopback(alone: bool) -> None:
-    """Do the same in this process, which may have imported Ray before; undo it afterwards."""
+    """Switch the same setting on or off in this process, which may have imported Ray before."""
     from ray._private import ray_constants
 
     ray_constants.ENABLE_RAY_CLUSTER = not (alone or ray_constants.IS_WINDOWS_OR_OSX)
@@ -153,7 +153,7 @@ def _empty(folder: str, names: list[str]) -> list[str]:
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where no server listens; Ray itself would wait forever."""
+    """Refuse an address where no server listens; Ray itself would wait without end."""
     host, colon, port = address.removeprefix("ray://").rstrip("/").rpartition(":")
     if address in ("auto", "local"):
         return
@@ -184,7 +184,7 @@ class Call:
     """A method of an actor with its arguments.
 
     two: whether the method returns two objects; the second one (`heavy`) stays on the node of the actor until it is
-    fetched. what: what the sender needs to recognise the call. steps: how many steps of training it takes.
+    fetched. what: the request or cell that the call computes. steps: how many steps of training it takes.
     answer: a reference, later the value.
     """
 
@@ -199,7 +199,10 @@ class Call:
 
 @dataclass(eq=False)
 class Actor:
-    """An actor and its queue. starting: a reference until it is ready. since: when its start began."""
+    """An actor and its queue. starting: a reference until the actor is ready, then None.
+
+    since: when its start began.
+    """
 
     handle: Any
     starting: Any
@@ -213,7 +216,7 @@ class Actor:
 
 
 class Actors:
-    """`count` actors made by `make`."""
+    """`count` actors; the function `make` starts one."""
 
     def __init__(self, make: Callable[[], Any], count: int) -> None:
         self._make, self.count = make, count
@@ -230,13 +233,13 @@ class Actors:
         return any(actor.queue for actor in self._actors)
 
     def start(self) -> None:
-        """Start the actors that are missing; the first ones can work while the others start."""
+        """Start the actors that are missing. The first ones can work while the others start."""
         while len(self._actors) < self.count:
             handle = self._make()
             self._actors.append(Actor(handle, handle.ready.remote(), since=monotonic()))
 
     def room(self, depth: int = 1) -> Iterator[Actor]:
-        """Actors that are ready and have fewer than `depth` calls, those with fewest calls first."""
+        """The actors that are ready and have fewer than `depth` calls; those with the fewest calls first."""
         for length in range(depth):
             yield from [actor for actor in self._actors if not actor.starting and len(actor.queue) == length]
 
@@ -254,7 +257,7 @@ class Actors:
     def wait(self, seconds: float) -> list[tuple[Call, bool, str]]:
         """Wait at most this many seconds until calls are answered or lost.
 
-        Returns each call, whether it had begun, and why it was lost (empty: answered).
+        Returns for each call: the call, whether it had begun, and why it was lost (empty: it was answered).
         """
         import ray
 
@@ -292,7 +295,7 @@ class Actors:
         self._actors = []
 
     def _read(self, actor: Actor, reference: Any) -> list[tuple[Call, bool, str]]:
-        """Read the answer to the first call of an actor, or that the actor is ready."""
+        """Read the answer to the first call of an actor, or the message that the actor is ready."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -313,7 +316,7 @@ class Actors:
         return [(call, True, "")]
 
     def _refuse_failed_start(self, actor: Actor, error: Exception) -> None:
-        """Stop if an actor cannot start at all, or if too many actors in a row ended before they were ready."""
+        """Raise an error if an actor cannot start, or if too many actors in a row ended before they were ready."""
         from ray.exceptions import RayActorError
 
         if isinstance(error, RayActorError) and error.actor_init_failed:
@@ -327,7 +330,7 @@ class Actors:
             ) from error
 
     def _refuse_late_start(self) -> None:
-        """Stop if no actor is ready for a long time."""
+        """Raise an error if no actor has been ready for a long time."""
         began = min((actor.since for actor in self._actors), default=inf)
         if not len(self) and monotonic() >= max(began, self._last_ready) + PATIENCE:
             raise ArnoError(

@@ -1,6 +1,7 @@
-"""Chooses the engine: `batched` for many small models, `processes` for other networks, else `serial`.
+"""Chooses the engine: `batched` for many small models, `processes` for other networks, otherwise `serial`.
 
-The choice depends only on the problem and on the first block of a round, so the same run makes the same choice again:
+The choice depends only on the problem, the number of cores and the first block of a round. So the same run makes the
+same choice again:
 
     a small network (see `kernels/choose_kernel.py`), at least 4 clients, nothing that `batched` refuses: batched
     several clients of any other network: processes
@@ -51,7 +52,7 @@ def auto(problem: Problem, *, cores: int = 0, timeout: float = TIMEOUT) -> Auto:
 
 
 class Auto(Engine):
-    """Chooses an engine for every round."""
+    """Chooses an engine in every round."""
 
     equality = "as serial to rounding"
 
@@ -62,7 +63,7 @@ class Auto(Engine):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The engines that were used so far."""
+        """`auto`, with the engines that were used so far."""
         return f"auto ({', '.join(self._used)})" if self._used else "auto"
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
@@ -78,12 +79,12 @@ class Auto(Engine):
         yield from self._engine(kind).train(chain([first], works))
 
     def workers_for(self, work: Work) -> tuple[str, int]:
-        """The engine that it chooses, and its processes."""
+        """The engine of a round whose first block is `work`, and the number of its worker processes."""
         kind = choose(self.problem, work, self.cores)
         return ("processes", self.cores) if kind == "processes" else self._engine(kind).workers_for(work)
 
     def scorers(self) -> int:
-        """Workers score networks that are neither small nor large."""
+        """How many workers score models: all for a network that is neither small nor large, otherwise none."""
         parallel = not self.problem.small and self.cores > 1 and self.problem.device.type == "cpu"
         return self.cores if parallel and not large(self.problem) else 0
 
@@ -100,11 +101,11 @@ class Auto(Engine):
         return self._scorer().loss(w, clients)
 
     def batch_loss(self, w: Vec, clients: Tensor, batch_size: Tensor, seed: int, t: int) -> Tensor:
-        """An estimate of it from one mini-batch of each client."""
+        """An estimate of `loss` from one mini-batch of each client, drawn for round t."""
         return self._scorer().batch_loss(w, clients, batch_size, seed, t)
 
     def attach(self, caller: Caller) -> None:
-        """Set the run that uses this engine and the engines that it chooses."""
+        """Set the run that uses this engine, also in the engines that were used so far."""
         self.caller = caller
         for engine in self._engines.values():
             engine.attach(caller)
@@ -115,10 +116,10 @@ class Auto(Engine):
             engine.close()
 
     def _scorer(self) -> Engine:
-        """The engine that scores: workers, except for small networks, where messages would take longer than scoring.
+        """The engine that scores: workers, or this process.
 
-        A large network trains one client at a time, on all cores, and is scored on all cores: workers would only take
-        memory.
+        Small networks are scored in this process, because messages to workers would take longer. A large network is
+        scored in this process on all cores, as it is trained: workers would only take memory.
         """
         torch.set_num_threads(self.cores if large(self.problem) else 1)
         return self._engine("processes" if self.scorers() else "serial")
@@ -143,7 +144,7 @@ def large(problem: Problem) -> bool:
 
 
 def choose(problem: Problem, work: Work, cores: int) -> str:
-    """The engine for a round that begins with this block."""
+    """The engine for a round whose first block is `work`."""
     if problem.kernel and problem.small and len(work) >= TOGETHER and not unsupported(problem, work):
         return "batched"
     if len(work) > 1 and cores > 1 and problem.device.type == "cpu" and problem.kernel:

@@ -1,9 +1,10 @@
-"""Many clients in one kernel: their models are the rows of a matrix, and all of them take their step together.
+"""Trains many clients at once: their models are the rows of a matrix, and all of them take their step together.
 
-What a network computes is recorded and written out for many models; networks with other operations go through `vmap`.
-Rows are trained in groups that fit into the cache of a core. Within a group the rows are sorted by falling number of
-steps, so that the rows that still train are always the first ones. Several groups are trained in parallel in worker
-processes. The result agrees with the serial engine to rounding and does not depend on the number of workers.
+What a network computes is recorded, and rules compute its gradients for many models; `vmap` computes networks with
+other operations. Rows are trained in groups that fit into the cache of a core. Within a group the rows are sorted by
+decreasing number of steps, so that the rows that still train are always the first ones. Several groups are trained in
+parallel in worker processes. The result agrees with the serial engine up to rounding and does not depend on the number
+of workers.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from .processes import Processes
 from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
-#: A group holds at most this many numbers for its models, and in the samples of one step. A network that uses its
-#: weights several times for one sample (attention) does at most as many further multiplications for a sample of each
-#: model, on two cores, and fewer on more cores: otherwise a cohort of few clients would be one group, and train on one
-#: core. Larger groups take less time for each model, because every operation takes some time to call.
+#: The size of a group has three limits. Its models have at most this many numbers. The samples of one step have at most
+#: this many numbers. The third limit is for networks that use a weight several times for one sample (attention) and so
+#: do additional multiplications. For one sample of each model, the group does at most this many additional ones with
+#: two cores, and fewer with more cores, because otherwise a cohort of few clients would be one group on one core.
+#: Larger groups take less time for each model, because each call of an operation takes some time.
 GROUP = 2**20
-#: Up to this many groups are made equally long; more of them hold rows of like lengths, and wait for a free worker.
+#: Up to this many groups get about equal sums of steps. If there are more groups, each one holds rows with similar
+#: numbers of steps, and the groups are trained one after another by the workers.
 FEW = 4
 
 
@@ -58,13 +61,13 @@ def batched(problem: Problem, *, workers: int = 0, timeout: float = TIMEOUT) -> 
 
 
 class Batched(Serial):
-    """Trains rows together; scores as the serial engine does."""
+    """Trains rows together, and scores as the serial engine does."""
 
     name = "batched"
     equality = "as serial to rounding"
 
     def __init__(self, problem: Problem, workers: int = 1, timeout: float = TIMEOUT, cores: int = 2) -> None:
-        """cores: how many a cohort should keep busy; part of the run, because groups round differently."""
+        """cores: how many cores a cohort should use. It is part of the run, because other groups round differently."""
         super().__init__(problem)
         self.cores = cores
         self.workers, self.timeout = workers if problem.device.type == "cpu" else 1, checked(timeout)
@@ -72,7 +75,7 @@ class Batched(Serial):
         self._pool: Pool | None = None
 
     def attach(self, caller: Caller) -> None:
-        """The run that uses this engine and its workers from now on."""
+        """Set the run that uses this engine and its workers."""
         self.caller = caller
         if self._pool is not None:
             self._pool.attach(caller)
@@ -96,7 +99,7 @@ class Batched(Serial):
             yield from super().train(works)
 
     def workers_for(self, work: Work) -> tuple[str, int]:
-        """Worker processes are used if there is more than one group."""
+        """The name of the engine and the number of its worker processes; 0 if there is one group or one worker."""
         if self.workers == 1 or unsupported(self.problem, work):
             return self.name, 0
         several = len(work) > at_once(self.problem, work, self.cores) or work.windows is not None
@@ -142,10 +145,13 @@ class Batched(Serial):
 
 
 class Group:
-    """Rows that take their steps together. Lists hold one matrix [rows, length] for each piece of the stack."""
+    """Rows that take their steps together.
+
+    Its lists hold one matrix [rows, length] for each piece of a model (`Stack.sizes`).
+    """
 
     def __init__(self, work: Work, rows: Tensor, stack: Stack, samples: int) -> None:
-        """samples: the most that one of them will see, those that fill up batches included."""
+        """samples: the most samples that one row will see, including those that fill up batches."""
         self.rows, self.stack, self.sgd = rows, stack, work.sgd
         self.cut, mask = windows(work, rows)
         self.lr, self.mu = work.lr[rows, None], work.mu[rows, None]
@@ -158,7 +164,7 @@ class Group:
         changed = self.near or self.drift or self.masks
         self.plain = not (changed or self.sgd.momentum or self.sgd.weight_decay or self.sgd.clip is not None)
         self.w = [piece.new_empty(piece.shape) for piece in self.start]
-        if not self.plain:  # else the first step, which all rows take, writes them
+        if not self.plain:  # otherwise the first step writes `w`, because all rows take it
             for piece, start in zip(self.w, self.start, strict=True):
                 piece.copy_(start)
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
@@ -168,13 +174,13 @@ class Group:
         self._live(len(rows))
 
     def _live(self, live: int) -> None:
-        """From now on so many rows take steps, the first ones."""
+        """Continue with the first `live` rows; the other rows have taken all their steps."""
         self.live, self.rate = live, self.lr[:live]
         self.now, self.grads = [piece[:live] for piece in self.w], [piece[:live] for piece in self.g]
         self.models, self.slopes = self.stack.views(self.now), self.stack.views(self.grads) if self.grads else {}
 
     def step(self, batch: Batch, first: bool) -> Tensor:
-        """One step of the first rows, of which there are batches; returns their losses."""
+        """Take one step of the first rows, as many as the batch has; return the losses of these rows."""
         if len(batch.y) < self.live:
             self._live(len(batch.y))
         live, rate, now, grads = self.live, self.rate, self.now, self.grads
@@ -223,10 +229,10 @@ class Group:
             v.mul_((self.sgd.clip / (norm + 1e-6)).clamp(max=1.0))
 
     def _pieces(self, of: Mat | None) -> list[Mat]:
-        """The rows of a matrix, cut to their windows, in the pieces of the stack."""
+        """The rows of a matrix, cut to their windows and into the pieces of the stack."""
         if of is None:
             return []
-        if of.stride(0) == 0 and self.cut is None:  # all rows are the same: no copy is needed
+        if of.stride(0) == 0 and self.cut is None:  # all rows are equal: no copy is needed
             return list(of[: len(self.rows)].split(self.stack.sizes, 1))
         of = of.index_select(0, self.rows)
         of = of if self.cut is None else of.gather(1, self.cut)
@@ -234,7 +240,7 @@ class Group:
 
 
 def unsupported(problem: Problem, work: Work) -> str:
-    """Why this work cannot be batched; empty if it can."""
+    """Why this work cannot be trained by `batched`; empty if it can."""
     if not isinstance(problem, Supervised):
         return "it trains networks, and this problem has none"
     if problem.layout.size != problem.layout.d:
@@ -255,7 +261,7 @@ def unsupported(problem: Problem, work: Work) -> str:
 
 
 def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
-    """Rows that are trained together: of one network shape, longest first, at most `at_once`."""
+    """Groups of rows that are trained together: rows of one network shape, longest first, at most `at_once` rows."""
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
         shapes.setdefault(window.units if window.extract else None, []).append(j)
@@ -264,7 +270,7 @@ def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
         count = -(-len(order) // most)
-        if count > cores:  # no core waits for a last group
+        if count > cores:  # a multiple of the cores, so that no core is idle during the last groups
             count = min(-(-count // cores) * cores, len(order))
         few = count <= FEW and len(set(work.steps[order].tolist())) > 1
         found += balanced(order, work.steps, count) if few else order.tensor_split(count)
@@ -272,7 +278,7 @@ def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
 
 
 def balanced(order: Tensor, steps: Tensor, count: int) -> list[Tensor]:
-    """Groups with about equally many steps, of rows that are given longest first.
+    """Groups with about equal sums of steps. order: the rows, those with most steps first.
 
     >>> steps = torch.tensor([9, 5, 4, 3])
     >>> [group.tolist() for group in balanced(torch.arange(4), steps, 2)]
@@ -297,8 +303,8 @@ def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
 
 
 def alike(work: Work) -> bool:
-    """Whether all rows begin with one model, and their steps are those of SGD without anything else."""
-    sgd, near = work.sgd, work.mu.cpu().numpy().any()  # NumPy's: it is asked in every round
+    """Whether all rows start with the same model and take plain steps of SGD."""
+    sgd, near = work.sgd, work.mu.cpu().numpy().any()  # NumPy's `any` takes less time
     changed = work.windows is not None or work.drift is not None or near or sgd.clip is not None
     return not (changed or sgd.momentum or sgd.weight_decay) and work.start.stride(0) == 0
 
@@ -310,7 +316,10 @@ def widest(problem: Supervised, work: Work) -> int:
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The coordinates of extracting windows, or the mask of masking ones."""
+    """The coordinates of windows that are extracted, or the mask of windows that are not extracted.
+
+    Without windows, None.
+    """
     if work.windows is None:
         return None, None
     chosen = [work.windows[int(j)] for j in rows]

@@ -1,4 +1,4 @@
-"""Rows of a block and other arguments as plain arrays, which every transport can send to another process."""
+"""Converts rows of a block, and other arguments, into plain arrays that every transport can send to another process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEFAULTS = {field.name: field.default for field in fields(Work) if field.default
 
 
 def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]:
-    """Some rows of a block, without fields that have their default. An index vector is packed once.
+    """Some rows of a block, without the fields that have their default. Each index vector is packed once.
 
-    shared: all rows have one start, which is sent separately.
+    shared: all rows have the same start, which is sent separately.
     """
     at, work = np.array(rows), replace(work, start=work.start[:, :0]) if shared else work
     changed = {name: value for name, value in vars(work).items() if name not in DEFAULTS or value is not DEFAULTS[name]}
@@ -40,7 +40,7 @@ def pack(work: Work, rows: list[int], *, shared: bool = False) -> dict[str, Any]
 
 
 def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) -> Work:
-    """The work of packed rows. known: index vectors that were sent before; new ones are added to it."""
+    """The work of packed rows. known: the index vectors that were received before; new ones are added to it."""
     unpacked = {name: _tensors(value) for name, value in packed.items()}
     if "windows" in packed:
         indices, windows = packed["windows"]
@@ -51,31 +51,31 @@ def unpack(packed: Mapping[str, Any], known: dict[int, Tensor] | None = None) ->
 
 
 def _arrays(value: Any, rows: Ints) -> Any:
-    """Some rows of a tensor, or of each tensor in a dictionary, as arrays; other values as they are."""
+    """Some rows of a tensor, or of each tensor in a dictionary, as arrays. Other values are returned unchanged."""
     if isinstance(value, Tensor):
         return value.numpy()[rows]
     return {name: _arrays(x, rows) for name, x in value.items()} if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> Any:
-    """Arrays as tensors, also in a dictionary; other values as they are."""
+    """Arrays as tensors, also in a dictionary. Other values are returned unchanged."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     return {name: _tensors(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
-#: Losses, seconds and extras of trained rows, and why some of them failed.
+#: Losses, seconds and further results (`Result.extra`) of trained rows; for each row that failed, the reason.
 Answer = tuple[Any, Any, list[dict[str, Any]], Mapping[int, str]]
 
 
 def answer(out: Result) -> Answer:
-    """The result of trained rows without their deltas."""
+    """The result of trained rows, without their updates."""
     extra = [{name: tensor.numpy() for name, tensor in tensors.items()} for tensors in out.extra]
     return out.loss.numpy(), out.seconds.numpy(), extra, out.failed
 
 
 def tensor(array: Any) -> Tensor:
-    """An array that was received, as a tensor; it is copied only if it is read-only."""
+    """A received array as a tensor. It is copied only if it is read-only."""
     return torch.from_numpy(np.require(array, requirements="W"))
 
 
@@ -90,16 +90,16 @@ def span(rows: list[int]) -> slice | None:
 
 
 def ask(problem: Problem, what: str, *arguments: Any) -> Any:
-    """Call the method `what` of a problem, with arrays in place of tensors; returns an array."""
+    """Call the method `what` of a problem with arrays, which become tensors; return the result as an array."""
     tensors = (torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments)
     found: Tensor = methodcaller(what, *tensors)(problem)
     return found.numpy()
 
 
 def portable(error: BaseException) -> Exception:
-    """What a worker sends of an exception: itself if it can be pickled, else a RuntimeError with its text.
+    """What a worker sends for an exception: the exception if it can be pickled, otherwise a RuntimeError with its text.
 
-    Its notes say where in the user's own code it was raised, which pickling removes from an exception.
+    Its notes say where in the user's own code it was raised, because pickling removes this information.
     """
     sent: Exception = RuntimeError(named(error))
     with suppress(Exception):
@@ -108,18 +108,18 @@ def portable(error: BaseException) -> Exception:
             sent = error
     if not isinstance(error, ArnoError) and (places := own_frames(error)):
         sent.add_note(places.strip(" ()"))
-    with suppress(Exception):  # a class of the user may not even have a name
+    with suppress(Exception):  # formatting an exception of the user's own class may fail
         sent.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
     return sent
 
 
 def load_problem(targets: Iterable[str], pickled: bytes, buffers: Sequence[Any] | None = None) -> Problem:
-    """The problem, in a worker; the user's own files are imported first.
+    """The problem, in a worker. The user's own files are imported first.
 
     The bytes come from the server through the transport, never from a file.
     """
     for path in targets:
-        with suppress(ArnoError):  # a file that does not exist any more; this problem may not need it
+        with suppress(ArnoError):  # the file may not exist any more, and this problem may not need it
             load_target(path)
     problem: Problem = pickle.loads(pickled, buffers=buffers)
     return problem

@@ -1,4 +1,4 @@
-"""Cuts the rows of a block into pieces, and puts the pieces in an order in which all workers end together."""
+"""Cuts the rows of a block into pieces, and orders the pieces so that all workers end at about the same time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 def pieces(steps: Tensor, workers: int, least: float = 0.0) -> list[Tensor]:
     """Cut rows into pieces, longest rows first. Pieces get smaller towards the end, so that no worker ends late.
 
-    steps: of each row. Pieces come in waves of one piece per worker. Each wave holds half of the steps that are left,
-    as long as its pieces have at least `least` steps and at least a sixteenth of a worker's share. The rest is cut into
-    equal pieces, the same number for each worker.
+    steps: the number of steps of each row. Pieces come in groups of one piece per worker. Each group holds half of the
+    remaining steps, as long as its pieces have at least `least` steps and at least a sixteenth of a worker's share. The
+    remaining rows are cut into equal pieces, the same number for each worker.
 
     >>> import torch
     >>> [len(piece) for piece in pieces(torch.full((96,), 3), 2)]
@@ -32,7 +32,7 @@ def pieces(steps: Tensor, workers: int, least: float = 0.0) -> list[Tensor]:
 
 
 def _ends(total: int, workers: int, least: float) -> list[float]:
-    """After how many steps each piece would end if a piece could end within a row."""
+    """After how many steps each piece would end, if a piece could end within a row."""
     least, left, ends = max(least, total / (16 * workers), 1), float(total), list[float]()
     while left >= 2 * workers * least:
         ends += [total - left + left * i / (2 * workers) for i in range(1, workers + 1)]
@@ -42,11 +42,11 @@ def _ends(total: int, workers: int, least: float) -> list[float]:
 
 
 def order(loads: Sequence[int], workers: int) -> list[int]:
-    """In which order to send pieces with falling loads to workers that take the next piece as soon as they are free.
+    """The order in which to send pieces to workers that take the next piece as soon as they are free.
 
-    Each piece is first assigned to the worker with the smallest total, longest piece first. Then, as long as this makes
-    the end earlier, the worker with the largest total gives a piece to the worker with the smallest total, or exchanges
-    it for a shorter piece.
+    loads: the steps of each piece, in decreasing order. Each piece is first assigned to the worker with the smallest
+    total. Then the worker with the largest total gives a piece to the worker with the smallest total, or exchanges it
+    for a shorter piece. This is repeated as long as all workers then end earlier.
 
     >>> order([23, 23, 18, 18, 17, 16, 14, 14, 13, 6], 2)  # ends after 81; in the given order, after 84
     [0, 1, 2, 4, 6, 3, 7, 5, 8, 9]
@@ -76,7 +76,7 @@ def order(loads: Sequence[int], workers: int) -> list[int]:
 
 
 def _longest_first(loads: Sequence[int], workers: int) -> tuple[list[list[int]], list[int]]:
-    """Assign each piece to the worker with the smallest total: the pieces and the total of each worker."""
+    """Assign each piece to the worker with the smallest total; return the pieces and the total of each worker."""
     assigned: list[list[int]] = [[] for _ in range(workers)]
     totals = [0] * workers
     for i, load in enumerate(loads):
@@ -89,7 +89,10 @@ def _longest_first(loads: Sequence[int], workers: int) -> tuple[list[list[int]],
 def _best_exchange(
     loads: Sequence[int], last: Sequence[int], first: Sequence[int], gap: int
 ) -> tuple[int, int | None] | None:
-    """The piece that the last worker gives, and the one that it takes (or None), so that the gap becomes smallest."""
+    """The piece that the last worker gives, and the piece that it takes (or None), so that the gap becomes smallest.
+
+    last, first: the pieces of the workers with the largest and the smallest total. gap: the difference of these totals.
+    """
     pairs = [(i, j) for i in last for j in (*first, None)]
     moved = {pair: loads[pair[0]] - (0 if pair[1] is None else loads[pair[1]]) for pair in pairs}
     useful = (pair for pair in pairs if 0 < moved[pair] < gap)

@@ -1,6 +1,7 @@
-"""One loop for all parallel engines: blocks in flight, pieces in queues, answers in order, lost requests sent again.
+"""The loop of all parallel engines: it sends the pieces of several blocks to workers, and returns results in order.
 
-A worker that takes longer than `engine.timeout` for a request is ended and counts as lost.
+A worker that takes longer than `engine.timeout` for a request is ended and counts as lost. Lost requests are sent
+again.
 
 Each worker trains with one thread, and the result of a client depends only on its row. So the bits do not depend on
 which worker trains a client, nor on how often its worker was lost.
@@ -33,7 +34,8 @@ class Pool(Engine):
     """Trains clients in the workers of a transport.
 
     timeout: seconds that a worker may take for a request; 0: no limit.
-    cut: which rows must be trained together; by default none, and a block is cut into pieces of similar length.
+    cut: a function that says which rows must be trained together. Without it, a block is cut into pieces of similar
+        length.
     """
 
     equality = "bit for bit as serial"
@@ -46,15 +48,15 @@ class Pool(Engine):
         self._round = 0  # the number of rounds whose training has begun
 
     def train(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result | SumResult]]:
-        """Train block after block, with a bounded number in flight."""
+        """Train block after block; a bounded number of blocks is in progress at the same time."""
         return self.rows(works)
 
     def workers_for(self, work: Work) -> tuple[str, int]:
-        """All its workers."""
+        """The name of the engine and the number of all its workers."""
         return self.name, self._transport.count
 
     def rows(self, works: Iterable[Work]) -> Iterator[tuple[Work, Result]]:
-        """Train blocks, several at the same time; they come back in the order in which they were given."""
+        """Train blocks, several at the same time; return them in the order in which they were given."""
         transport = self._transport
         transport.start()
         source, flight, todo = iter(works), deque[Block](), deque[Request]()
@@ -74,7 +76,10 @@ class Pool(Engine):
                 transport.drop(block)
 
     def score(self, models: Iterable[Vec], split: str) -> list[dict[str, float]]:
-        """The scores of models on a split: one model per worker, or few models in pieces of the split."""
+        """The scores of models on a split.
+
+        Each worker scores whole models; if there are few models, pieces of the split.
+        """
         models = list(models)
         if len(models) < self._transport.count:
             return super().score(models, split)
@@ -125,7 +130,7 @@ class Pool(Engine):
                 self._transport.stop()
 
     def _open_blocks(self, source: Iterator[Work], flight: deque[Block], todo: deque[Request]) -> None:
-        """Open blocks until there are two of them, with two rows for each worker."""
+        """Open blocks until at least two are open and each worker has at least two rows."""
         while len(flight) < 2 or sum(len(block.work) for block in flight) < 2 * self._transport.count:
             if (work := next(source, None)) is None:
                 return
@@ -145,7 +150,10 @@ class Pool(Engine):
         return pieces(work.steps, self._transport.count, least)
 
     def _feed(self, todo: deque[Request]) -> None:
-        """Send a piece to every idle worker, and a second one to busy workers, those with fewest steps first."""
+        """Send a piece to every idle worker, and a second one to busy workers.
+
+        Workers with the fewest requests are first; of these, workers with the fewest steps.
+        """
         room = self._transport.room(2)
         while todo and room:
             worker = min(room, key=lambda worker: worker.load)
@@ -156,9 +164,9 @@ class Pool(Engine):
                 room.remove(worker)
 
     def _may_wait(self, todo: deque[Request]) -> bool:
-        """Whether the next piece may wait behind a busy worker.
+        """Whether the next piece may wait in the queue of a busy worker.
 
-        It may while many pieces are left, or if it takes so little time that its message would take longer.
+        It may wait if many pieces are left, or if it takes so little time that its message would take longer.
         """
         piece = todo[0]
         assert isinstance(piece, Piece)
@@ -166,7 +174,7 @@ class Pool(Engine):
         return (len(todo) > self._transport.count or short) and self._transport.may_wait(piece)
 
     def _collect(self, todo: deque[Request]) -> list[Request]:
-        """Wait; returns what was answered. Lost requests go to the front of `todo`."""
+        """Wait for the workers; return the answered requests. Lost requests go to the front of `todo`."""
         answered, lost = self.timing.waits(self._transport.wait)
         for request in answered:
             if isinstance(request, Piece):
@@ -180,7 +188,7 @@ class Pool(Engine):
         self.timing.trained(float(piece.answer[1].sum()), piece.steps)
 
     def _again(self, lost: Iterable[Lost], todo: deque[Request]) -> None:
-        """Put lost requests to the front of `todo`; each row alone, unless the rows must be trained together."""
+        """Put lost requests at the front of `todo`: each row separately, unless the rows must be trained together."""
         again: list[Request] = []
         for request, begun, why, remedy in lost:
             request.tries += begun
@@ -204,7 +212,7 @@ class Pool(Engine):
         return request.block.work.on_error == "drop" and not self.caller.stopping
 
     def _complete(self, block: Block, todo: deque[Request]) -> bool:
-        """Whether all deltas of a block are here; deltas that wait at the workers are fetched."""
+        """Whether all updates of a block have arrived. Updates that are still at the workers are fetched."""
         lost = self._transport.fetch(block)
         for request, *_ in lost:
             assert isinstance(request, Piece)

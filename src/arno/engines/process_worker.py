@@ -1,4 +1,4 @@
-"""What runs in a worker process: it trains rows and answers questions until the server ends it, or has ended."""
+"""The program of a worker process: it trains rows and answers questions until the server ends it or does not run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..kernels.glibc_memory import keep_memory
 from ..registry import loaded_targets
 from .packing import Answer, answer, ask, load_problem, portable, span, unpack
 
-#: Seconds that a worker polls for its next message before it sleeps: a core that slept is slow for a while.
+#: Seconds that a worker polls for its next message before it sleeps. After a sleep, a core is slow for a while.
 AWAKE = 0.005
 
 
 class Package:
-    """A problem for a spawned process: the user's own files are imported there first, and tensors are shared."""
+    """A problem for a spawned process. The process first imports the user's own files; tensors are in shared memory."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -39,13 +39,13 @@ class Package:
 
 @dataclass
 class Received:
-    """What the server has sent so far: slabs by number, index vectors of windows by key."""
+    """What the server has sent so far: slabs by number, and index vectors of windows by key."""
 
     slabs: dict[int, Mat] = field(default_factory=dict)
     windows: dict[int, Tensor] = field(default_factory=dict)
 
     def add_slab(self, number: int, rows: Mat, keep: set[int]) -> None:
-        """A new slab, and the numbers of those that still exist."""
+        """Add a slab; forget the other slabs, except those with the numbers `keep`."""
         self.slabs = {n: slab for n, slab in self.slabs.items() if n in keep} | {number: rows}
 
 
@@ -75,7 +75,7 @@ def serve(problem: Problem, kernel: type[Serial], pipe: Connection, inherited: S
 
 
 def prepare(inherited: Sequence[Connection]) -> None:
-    """Signals, pipes, scheduling, threads and memory of a new worker process."""
+    """Set signals, pipes, scheduling, threads and memory of a new worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for pipe in inherited:
@@ -90,7 +90,7 @@ def prepare(inherited: Sequence[Connection]) -> None:
 
 
 def next_message(pipe: Connection, server: int) -> Any:
-    """The next message; None when the server ends this worker or has ended itself, so that no orphan remains."""
+    """The next message; None if this process must end, because the server says so or does not run any more."""
     until = perf_counter() + AWAKE
     while not pipe.poll(0) and perf_counter() < until:
         give_way()
@@ -120,10 +120,10 @@ def train(
     where: dict[str, tuple[int, bool]],
     forget: bool,
 ) -> Answer:
-    """Train rows and write their deltas into slab `number`; returns the rest of the result.
+    """Train rows and write their updates into slab `number`; return the rest of the result.
 
-    packed: the rows without their vectors. where: by name of a matrix of vectors, its first row in the slab and whether
-    all its rows are the same. forget: whether earlier index vectors are not needed any more.
+    packed: the rows without their vectors. where: for each matrix of vectors by name, its first row in the slab, and
+    whether all its rows are equal. forget: whether earlier index vectors are not needed any more.
     """
     if forget:
         received.windows.clear()
@@ -142,5 +142,5 @@ def train(
 
 def score(problem: Problem, received: Received, number: int, what: str, row: int, *rest: Any) -> Any:
     """Call the method `what` of the problem with the model in a row of a slab."""
-    model = received.slabs[number][row].clone()  # a separate copy: rounding depends on the alignment in memory
+    model = received.slabs[number][row].clone()  # a copy has a fixed alignment in memory, on which rounding depends
     return ask(problem, what, model, *rest)

@@ -1,8 +1,8 @@
-"""Clients in parallel processes on this machine, one torch thread each; bit for bit equal to the serial engine.
+"""Trains clients in parallel processes on this machine, with one torch thread each; the bits are those of `serial`.
 
-Workers hold the data once (inherited with `fork`, in shared memory with `spawn`). Vectors are in shared memory: the
-server writes start and drift rows into a slab, and a worker writes the deltas into the same slab. Messages on the pipes
-hold numbers only.
+Workers share one copy of the data (`fork`: inherited; `spawn`: in shared memory). Models and other matrices are in
+shared memory: the server writes start and drift rows into a slab, and a worker writes the updates into the same slab.
+Messages on the pipes hold the other fields of the work and of the results.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .shared_memory import Slab, Slabs
 from .timing import TIMEOUT
 from .transport import Block, Lost, Piece, Question, Request, Transport
 
-#: Seconds for a message to a worker; one that reads nothing for so long hangs.
+#: Seconds for sending a message. A worker that reads nothing for so long does not respond any more, and is ended.
 SENDING = 20
-#: The server keeps the index vectors (of windows) that workers have, up to this many numbers.
+#: The server keeps the index vectors of windows that workers have, up to this many numbers.
 KNOWN = 2**23
 
 
@@ -86,10 +86,10 @@ class WorkerProcess:
 
 @dataclass(eq=False)
 class Vectors:
-    """The vectors of a block in a slab: first the deltas, then what the clients are given.
+    """The vectors of a block in a slab: first the updates, then the vectors that the clients receive.
 
-    light: the work with None in place of its vectors. where: by name of a matrix, its first row in the slab and whether
-    all its rows are the same; then it is stored once.
+    light: the work with None in place of its vectors. where: for each matrix by name, its first row in the slab, and
+    whether all its rows are equal; such a matrix is stored as one row.
     """
 
     slab: Slab
@@ -146,7 +146,7 @@ class Processes(Transport[WorkerProcess]):
         self._open[block] = Vectors(slab, replace(work, **none, given={}), where)
 
     def may_wait(self, piece: Piece) -> bool:
-        """Only if its message is small: a full pipe would block both sides."""
+        """Whether the message is small: a message that fills the pipe would block both sides."""
         work = piece.block.work
         return work.windows is None and not work.terms and work.criterion is None and not work.answers
 
@@ -160,13 +160,13 @@ class Processes(Transport[WorkerProcess]):
                 case Question(what=what, model=(slab, row), arguments=arguments):
                     self._send_slab(worker, slab)
                     worker.pipe.send(("ask", slab.number, what, row, *arguments))
-        except BlockingIOError:  # it does not read its messages: it hangs
+        except BlockingIOError:  # the worker does not read its messages
             worker.process.kill()
         except OSError:  # the process has ended: `wait` reports it
             pass
 
     def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
-        """Wait for answers on the pipes; the end of a pipe means that its process has ended."""
+        """Wait for answers on the pipes. If a pipe ends, its process has ended."""
         answered, lost = list[Request](), list[Lost]()
         busy = {worker.pipe: worker for worker in self.workers if worker.queue}
         for pipe in wait(list(busy), seconds):
@@ -191,12 +191,12 @@ class Processes(Transport[WorkerProcess]):
         return [(worker, worker.queue[0], worker.up) for worker in self.workers if worker.queue]
 
     def end(self, worker: WorkerProcess, why: str) -> list[Lost]:
-        """Kill a process, also one that is suspended, start another one, and return its requests."""
+        """Kill a process, even if it is suspended, start another one, and return its requests."""
         worker.process.kill()
         return self._replace(worker, why)
 
     def take(self, block: Block) -> Mat:
-        """The deltas of a complete block, in shared memory."""
+        """The updates of a complete block, in shared memory."""
         return self._open.pop(block).slab.give(len(block.work))
 
     def drop(self, block: Block) -> None:
@@ -205,7 +205,7 @@ class Processes(Transport[WorkerProcess]):
 
     @contextmanager
     def share(self, models: Sequence[Vec]) -> Iterator[list[tuple[Slab, int]]]:
-        """Write models into a slab: for each of them, the slab and its row."""
+        """Write models into a slab; yield the slab and the row of each model."""
         slab = self.slabs.take(len(models), len(models[0]), models[0].dtype)
         try:
             for row, w in zip(slab.rows, models, strict=False):
@@ -215,7 +215,7 @@ class Processes(Transport[WorkerProcess]):
             slab.busy = False
 
     def stop(self) -> None:
-        """End the processes; those that are busy are killed."""
+        """End the processes. Those that are busy are killed."""
         if any(
             worker.queue for worker in self.workers
         ):  # they are killed: none of them may be served a handle meanwhile
@@ -245,7 +245,7 @@ class Processes(Transport[WorkerProcess]):
         return WorkerProcess(process, ours)
 
     def _replace(self, worker: WorkerProcess, why: str = "") -> list[Lost]:
-        """Start a process in place of one that has ended, and return its requests."""
+        """Start a process in place of one that has ended, and return the requests of the latter."""
         worker.process.join(5)  # a process that waits for a lost network disk does not end even when it is killed
         worker.pipe.close()
         self.workers.remove(worker)
@@ -263,14 +263,17 @@ class Processes(Transport[WorkerProcess]):
         worker.pipe.send(("train", vectors.slab.number, rows, packed, vectors.where, forget))
 
     def _send_slab(self, worker: WorkerProcess, slab: Slab) -> None:
-        """Send a slab to a worker that does not have it yet, with the numbers of those that it may keep."""
+        """Send a slab to a worker that does not have it yet, with the numbers of the slabs that the worker may keep."""
         if slab.number not in worker.slabs:
             worker.slabs &= self.slabs.numbers
             worker.pipe.send(("slab", slab.number, slab.rows, worker.slabs))
             worker.slabs.add(slab.number)
 
     def _remember(self, work: Work) -> None:
-        """Keep the index vectors that workers have, so that each is sent once; forget all when there are too many."""
+        """Keep the index vectors that workers have, so that each vector is sent once.
+
+        If there are too many, forget all.
+        """
         new = {id(window.index): window.index for window in work.windows or ()}
         if sum(map(len, (self._windows | new).values())) > max(KNOWN, 2 * sum(map(len, new.values()))):
             self._windows = {}
@@ -280,7 +283,7 @@ class Processes(Transport[WorkerProcess]):
 
 
 def limit_sends(pipe: Connection) -> None:
-    """Let messages into a pipe without a reader fail after a while, where the system can do that."""
+    """Set a time limit for messages into a pipe that nobody reads, if the system has such limits."""
     if sys.platform != "win32":
         with socket.socket(fileno=os.dup(pipe.fileno())) as end:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SENDING, 0))

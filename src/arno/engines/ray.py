@@ -1,11 +1,11 @@
-"""Clients on a Ray cluster: persistent actors, one core and one thread each, bit for bit equal to `serial`.
+"""Trains clients on a Ray cluster: persistent actors with one core and one thread each, bit for bit equal to `serial`.
 
 The problem is put into the object store once; each node fetches it once, and its actors read the data in place. A
-message carries some rows of a block. An actor answers with losses at once; the deltas stay on its node until their
-block is the next in order. If an actor or a node is lost, or a client takes too long, its rows are trained again
-elsewhere.
+message carries some rows of a block. An actor returns the losses at once. The updates stay on its node until their
+block is the next in order. If an actor or a node is lost, or a client takes too long, its rows are trained again on
+another actor.
 
-With `reduce=worker`, each worker trains a share of the cohort and returns one weighted sum. Clients of small dense
+With `reduce=worker`, each worker trains a share of the cohort and returns one weighted sum. The clients of small
 networks are then trained together (see `batched`).
 """
 
@@ -60,7 +60,10 @@ def ray_engine(
 
 
 class RayEngine(Pool):
-    """A pool of Ray actors, with sums made by workers and with client tables in the memory of the cluster."""
+    """A pool of Ray actors.
+
+    Workers can add up updates, and tables with a row per client can be in the cluster's memory.
+    """
 
     def __init__(self, problem: Problem, transport: RayActors, timeout: float = TIMEOUT, sums: bool = False) -> None:
         super().__init__(problem, transport, timeout)
@@ -75,7 +78,7 @@ class RayEngine(Pool):
         return self._summed(works) if self.sums else self.rows(works)
 
     def table(self, n: int, seen: int, like: Vec) -> WorkerTable:
-        """A row per client in the memory of the cluster (`state=workers`); refused if it cannot fit."""
+        """A row per client in the memory of the cluster (`state=workers`); an error if the table cannot fit."""
         size, room = seen * like.numel() * like.element_size(), self._cluster.memory
         if size > room:
             need = f"a table of up to {seen:,} clients × {like.numel():,} parameters takes {size / 2**30:,.1f} GiB"
@@ -83,11 +86,14 @@ class RayEngine(Pool):
         return WorkerTable(n, like, self._count, lambda: self.timing.limit(self.caller.stopping))
 
     def keep_logs(self, folder: Path) -> None:
-        """Link or copy Ray's logs into a folder."""
+        """Link Ray's logs into a folder; at the end, the logs of a local Ray are copied there."""
         self._cluster.keep_logs(folder)
 
     def _summed(self, blocks: Iterable[Work]) -> Iterator[tuple[Work, SumResult]]:
-        """One sum per worker. Which rows it adds up depends only on the cohort and the number of workers."""
+        """Train all blocks of a round; each worker returns one sum.
+
+        The rows in a sum depend only on the cohort and the number of workers.
+        """
         if not (works := list(blocks)):
             return
         start, parts = put(works[0].start[0]), list[Share]()
@@ -107,7 +113,7 @@ class RayEngine(Pool):
             yield work, SumResult(mine, loss, seconds, norm, failed[b])
 
     def _total(self, share: Share) -> Any:
-        """The sum of a share; the share is trained again if its sum was lost with its node."""
+        """The sum of a share. If the sum was lost with its node, the share is trained again."""
         while True:
             total, why = get(share.total)
             if not why:
@@ -118,9 +124,9 @@ class RayEngine(Pool):
 
 
 def shares(works: Sequence[Work], workers: int) -> list[dict[int, list[int]]]:
-    """Divide a cohort among workers: rows by number of the block, for each worker.
+    """Divide a cohort among workers. A share holds the rows of one worker by the number of their block.
 
-    The clients with most steps come first; each goes to the worker with the fewest steps so far.
+    The clients are assigned in decreasing order of their steps, each one to the worker with the fewest steps so far.
     """
     rows = [(steps, b, j) for b, work in enumerate(works) for j, steps in enumerate(work.steps.tolist())]
     rows.sort(key=lambda row: -row[0])

@@ -1,4 +1,4 @@
-"""Ray actors as workers. Large vectors are in the object store; deltas stay on the node where they were computed."""
+"""Ray actors as workers. Large vectors are in the object store; updates stay on the node where they were computed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .packing import pack
 from .ray_worker import Trainer
 from .transport import Block, Lost, Piece, Question, Request, Transport, listed
 
-#: A message should carry at least this many seconds of training.
+#: A message should cause at least this many seconds of training.
 WORTH = 0.03
-#: Tensors of the problem from this size on are read in place, in the object store.
+#: Tensors of the problem with at least this many bytes are read in place, in the object store.
 SHARED = 2**16
 #: A model of fewer bytes is part of every message; Ray would put a larger one into the object store for each message.
 LIGHT = 100_000
@@ -30,9 +30,10 @@ LIGHT = 100_000
 
 @dataclass(eq=False)
 class Share(Request):
-    """Train rows of several blocks and add their updates up (`engine.reduce=worker`).
+    """Train rows of several blocks and add up their updates (`engine.reduce=worker`).
 
-    rows: by number of the block. blocks: the same rows, packed. start: the model from which all of them start.
+    rows: the rows by the number of their block. blocks: the same rows, packed. start: the model from which all rows
+        start.
     total: a reference to the sum, which stays on the node of the worker.
     """
 
@@ -47,12 +48,12 @@ class Share(Request):
 
     @property
     def doing(self) -> str:
-        """Training."""
+        """The training of the rows, for a message."""
         return f"while it trained {self.units} clients"
 
     @property
     def units(self) -> int:
-        """Its time limit is `engine.timeout` for each client."""
+        """The time limit of the request is `engine.timeout` for each client."""
         return sum(map(len, self.rows.values()))
 
 
@@ -60,8 +61,9 @@ class Share(Request):
 class Vectors:
     """The vectors of a block.
 
-    start: the model from which all rows start; None if each row has its own. arrived: pieces that are answered, with
-    references to their deltas. delta: the deltas that were fetched; made when the block is the next in order.
+    start: the model from which all rows start; None if each row has its own. arrived: the pieces that are answered,
+    with references to their updates. delta: the updates that were fetched; it is made when the block is the next in
+    order.
     """
 
     start: Any
@@ -100,7 +102,7 @@ class RayActors(Transport[Actor]):
         return self.actors.busy
 
     def open(self, block: Block) -> None:
-        """Put the start of a block into the object store, if all its rows have the same."""
+        """Put the start of a block into the object store, if all its rows have the same start."""
         start = block.work.start
         self._open[block] = Vectors(self._shared(start[0]) if start.stride(0) == 0 else None)
 
@@ -118,7 +120,7 @@ class RayActors(Transport[Actor]):
         self.actors.send(worker, call)
 
     def first(self) -> list[tuple[Actor, Request, bool]]:
-        """The actors that are busy, with the request that each of them works on; all of them are up."""
+        """The actors that are busy, with the request that each of them works on. All of them have started."""
         return [(actor, call.what, True) for actor, call in self.actors.first()]
 
     def end(self, worker: Actor, why: str) -> list[Lost]:
@@ -126,7 +128,7 @@ class RayActors(Transport[Actor]):
         return [Lost(call.what, begun, why) for call, begun, why in self.actors.end(worker, why)]
 
     def wait(self, seconds: float) -> tuple[list[Request], list[Lost]]:
-        """Wait for the small part of answers; the deltas stay where they are."""
+        """Wait for the first objects of answers. The updates stay on their nodes."""
         answered, lost = list[Request](), list[Lost]()
         for call, begun, why in self.actors.wait(seconds):
             request = call.what
@@ -142,7 +144,7 @@ class RayActors(Transport[Actor]):
         return answered, lost
 
     def fetch(self, block: Block) -> list[Lost]:
-        """Copy the deltas that have arrived into the matrix of the block; some may be lost with their node."""
+        """Copy the updates that have arrived into the matrix of the block. Some may be lost with their node."""
         vectors, lost = self._open[block], list[Lost]()
         if vectors.delta is None:
             vectors.delta = block.work.start.new_empty(block.work.start.shape)
@@ -156,14 +158,14 @@ class RayActors(Transport[Actor]):
         return lost
 
     def take(self, block: Block) -> Mat:
-        """The deltas of a complete block."""
+        """The updates of a complete block."""
         delta = self._open[block].delta
         assert delta is not None
         self.drop(block)
         return delta
 
     def drop(self, block: Block) -> None:
-        """Forget a block and, after the last one, the start that they share."""
+        """Forget a block. After the last block, forget also the start that the blocks share."""
         del self._open[block]
         if not self._open:
             self._start = None
@@ -192,7 +194,7 @@ class RayActors(Transport[Actor]):
         return actor.remote(self._stored, loaded_targets())
 
     def _shared(self, start: Vec) -> Any:
-        """The start in the object store: one object for all blocks of a round."""
+        """The start as messages carry it; all blocks of a round share one object."""
         last = self._start
         if last is None or last[0].data_ptr() != start.data_ptr() or last[0]._version != last[1]:
             self._start = last = (start, start._version, put(start))
@@ -200,14 +202,14 @@ class RayActors(Transport[Actor]):
 
 
 def put(w: Vec) -> Any:
-    """What messages carry of a vector: `w` itself below LIGHT bytes, else a reference into the object store."""
+    """What messages carry for a vector: `w` itself if it has fewer than LIGHT bytes, otherwise a reference."""
     import ray
 
     return w.numpy() if w.nbytes < LIGHT else ray.put(w.numpy())
 
 
 def get(reference: Any) -> tuple[Any, str]:
-    """An object, or why it was lost."""
+    """An object and an empty text, or None and the reason why the object was lost."""
     import ray
     from ray.exceptions import RayError
 
@@ -218,7 +220,7 @@ def get(reference: Any) -> tuple[Any, str]:
 
 
 def dumps(problem: Problem) -> tuple[bytes, list[Any]]:
-    """The problem for the object store, with its large tensors as arrays that workers read in place."""
+    """The problem for the object store. Workers read its large tensors in place."""
     from ray import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]

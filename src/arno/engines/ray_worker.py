@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: it trains rows on one thread and answers questions about models."""
+"""The program of a Ray actor: it trains rows on one thread and answers questions about models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trainer:
     """The class of the actors. All actors of a node read the data in the same memory."""
 
     def __init__(self, problem: tuple[bytes, list[Any]], targets: list[str]) -> None:
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
         torch.set_num_threads(1)
         keep_memory()
         pickled, buffers = problem
@@ -29,11 +29,11 @@ class Trainer:
         self.engine, self.batched = Serial(self.problem), Batched(self.problem)
 
     def ready(self) -> bool:
-        """Answers as soon as the actor is ready."""
+        """True; the answer shows that the actor is ready."""
         return True
 
     def train(self, packed: dict[str, Any], start: Any) -> tuple[Any, Any]:
-        """Train rows. Two objects are returned: the answer and the deltas."""
+        """Train rows; return two objects, the answer and the updates."""
         try:
             _, out = next(iter(self.engine.train([unpacked(packed, start)])))
         except BaseException as error:  # also SystemExit, of the user's own code
@@ -41,9 +41,10 @@ class Trainer:
         return answer(out), out.delta.numpy()
 
     def sum(self, blocks: list[dict[str, Any]], start: Any) -> tuple[Any, Any]:
-        """Train rows of several blocks. Two objects: what is known of every client; Σ p_k Δ_k over finite updates.
+        """Train rows of several blocks; return the results of the clients, and Σ p_k Δ_k over finite updates.
 
-        The first object has, by block, losses, seconds and norms, and why some of the rows failed.
+        The first object holds for each block: the losses, seconds and norms of its rows, and why some of the rows
+        failed.
         """
         total, columns, d = torch.zeros(len(start), dtype=self.problem.dtype), [], self.problem.layout.d
         try:
@@ -69,7 +70,10 @@ class Trainer:
             return portable(error)
 
     def _trained(self, work: Work) -> Iterator[tuple[Work, Result]]:
-        """Small dense networks are trained together, others one by one, so that only one delta is in memory."""
+        """Small networks are trained together.
+
+        Other ones are trained one by one, so that only one update is in memory.
+        """
         if choose(self.problem, work, 1) == "batched":
             return self.batched.train([work])
         return self.engine.train(work.rows(torch.tensor([j])) for j in range(len(work)))

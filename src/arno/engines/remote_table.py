@@ -21,7 +21,10 @@ from ..errors import ArnoError, Unanswered
 
 
 class WorkerTable(ClientTable):
-    """A table whose rows are in `shards` actors, spread over the nodes. limit: how many seconds a shard may take."""
+    """A table whose rows are in actors (`Shard`), spread over the nodes.
+
+    limit: the time limit of a shard, in seconds.
+    """
 
     def __init__(self, n: int, like: Vec, shards: int, limit: Callable[[], float] = lambda: inf) -> None:
         import ray
@@ -44,7 +47,7 @@ class WorkerTable(ClientTable):
         self._put(ids, rows)
 
     def needs(self, seen: int, at_once: int) -> tuple[int, int]:
-        """The rows are in the memory of the nodes; only their numbers are here."""
+        """The memory of the table on the server: only the numbers of the rows, because the rows are on the nodes."""
         return SLOT * seen, 0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -53,7 +56,7 @@ class WorkerTable(ClientTable):
         return {"ids": ids, "rows": self[ids], "total": self._total}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
+        """Restore the tensors that `tensors` returned."""
         self._slot = {}
         self._put(tensors["ids"], tensors["rows"])
         self._total = tensors["total"]
@@ -67,7 +70,7 @@ class WorkerTable(ClientTable):
             self._answer(reference)
 
     def _answer(self, reference: Any) -> Any:
-        """What a shard returns, or an error if it is lost or does not answer."""
+        """What a shard returns; an error if the shard is lost or does not answer."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -83,7 +86,7 @@ class WorkerTable(ClientTable):
         raise Unanswered("state=workers", f"rows of clients did not arrive in {waited:.0f} s", remedy)
 
     def _by_shard(self, ids: Tensor) -> dict[int, list[int]]:
-        """Positions in `ids`, by shard."""
+        """The positions in `ids` by the number of their shard."""
         found: dict[int, list[int]] = {}
         for j, client in enumerate(ids.tolist()):
             found.setdefault(client % len(self._shards), []).append(j)
@@ -91,13 +94,13 @@ class WorkerTable(ClientTable):
 
 
 class Shard:
-    """An actor that holds rows by client."""
+    """An actor that holds the rows of some clients."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Any] = {}
 
     def put(self, clients: list[int], rows: Any) -> None:
-        """Store copies of rows: the arrays that arrive are in the object store."""
+        """Store copies of rows, because the arrays that arrive are in the object store."""
         self.rows |= {client: row.copy() for client, row in zip(clients, rows, strict=True)}
 
     def get(self, clients: list[int]) -> Any:

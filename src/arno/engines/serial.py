@@ -1,4 +1,4 @@
-"""One client after another, in this process: the reference that every other engine must agree with."""
+"""Trains one client after another in this process. It is the reference: all other engines must agree with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import ArnoError
 from ..kernels.glibc_memory import keep_memory
 from . import engines
 
-#: The most threads: OpenMP ends the process if it cannot start as many as are asked for.
+#: The most threads. OpenMP ends the process if it cannot start as many threads as are requested.
 THREADS = 1024
 
 

@@ -22,22 +22,25 @@ class Slab:
 
     @property
     def free(self) -> bool:
-        """Whether it may be written again: it is not in use, and no view of rows that it returned exists any more."""
+        """Whether it may be written again: it is not used, and no view of the rows that `give` returned exists."""
         return not self.busy and (self._given is None or self._given() is None)
 
     def take(self) -> None:
-        """Begin to use it."""
+        """Mark it as used."""
         self.busy, self._given = True, None
 
     def give(self, n: int) -> Mat:
-        """End its use and return the first n rows without a copy; they are valid as long as a view of them exists."""
+        """End its use; return the first n rows without a copy.
+
+        They are valid as long as the returned tensor or a view exists.
+        """
         array = self.rows.numpy()[:n]
         self.busy, self._given = False, ref(array)
         return torch.from_numpy(array)
 
 
 class Slabs:
-    """All slabs of an engine; a slab is used again as soon as it is free."""
+    """All slabs of an engine. A slab is used again as soon as it is free."""
 
     def __init__(self) -> None:
         self._slabs: list[Slab] = []
@@ -52,7 +55,7 @@ class Slabs:
         return {slab.number for slab in self._slabs}
 
     def take(self, rows: int, size: int, dtype: torch.dtype) -> Slab:
-        """A free slab with at least this many rows; free slabs that do not fit are released, and a new one is made."""
+        """A free slab with at least this many rows, or a new one. Free slabs of another size or type are released."""
         for slab in [slab for slab in self._slabs if slab.free]:
             if slab.rows.shape[1] == size and len(slab.rows) >= rows and slab.rows.dtype == dtype:
                 break

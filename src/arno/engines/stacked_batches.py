@@ -16,10 +16,11 @@ from ..problems.supervised import Supervised
 
 
 def batches(problem: Supervised, work: Work, rows: Tensor, stack: Stack) -> Iterator[Batch]:
-    """For each step, the batches of the rows that still train; with a stream for each row where the network draws.
+    """The batches of each step, for the rows that still train.
 
-    Batches are padded to the largest one, or to what the stack fills up; a sample has the weight 1/size of its batch,
-    and padding has the weight 0.
+    Batches are padded to the size of the largest one, or to the size that the stack asks for (`Stack.filled`). A sample
+    has the weight 1/size of its batch, and padding has the weight 0. Each row has its own stream of random numbers if
+    the network draws such numbers.
     """
     clients = work.clients[rows.cpu()].tolist() if stack.draws else []
     streams = [stream(work.seed, "network", work.round, client) for client in clients]
@@ -42,7 +43,7 @@ def batches(problem: Supervised, work: Work, rows: Tensor, stack: Stack) -> Iter
 
 
 def plan(problem: Supervised, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples of each step, [steps, rows, batch], and how many there are, [steps, rows]."""
+    """The samples of each step, [steps, rows, batch], and how many of them each row has, [steps, rows]."""
     rows = rows.cpu()
     clients, epochs, batch = (x[rows].numpy() for x in (work.clients, work.epochs, work.batch_size))
     first, size = problem.partition.offsets[clients].numpy(), problem.clients.sizes[clients].numpy()
@@ -64,7 +65,7 @@ def plan(problem: Supervised, work: Work, rows: Tensor) -> tuple[Tensor, Tensor]
 
 
 def numbered(counts: Ints) -> tuple[Ints, Ints]:
-    """Groups of these sizes, one after another: for each member, the number of its group and its position in the group.
+    """For groups of these sizes, for each member: the number of its group, and its position in the group.
 
     >>> numbered(np.array([2, 3]))
     (array([0, 0, 1, 1, 1]), array([0, 1, 0, 1, 2]))

@@ -1,7 +1,7 @@
-"""How long requests take, and which workers take too long.
+"""Measures how long requests take, and finds workers that take too long.
 
-Only the time in which the server waits for answers counts. So a run that is stopped as a whole (Ctrl-Z) and continued
-later, or a server that is busy itself, loses no worker.
+Only the time in which the server waits for answers counts. So no worker is lost if the whole run is suspended (Ctrl-Z)
+and continued later, or if the server itself is busy.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from ..core.engine import Caller
 from ..errors import ArnoError
 from .transport import Lost, Piece, Request, Transport
 
-#: The default of `engine.timeout`, in seconds. It must not end a healthy worker of any run, and some clients train for
-#: hours.
+#: The default of `engine.timeout`, in seconds. Some clients train for hours, and the limit must not end their workers.
 TIMEOUT = 14_400.0
-#: Seconds that a worker gets in addition until it has started.
+#: Seconds that are added to the limit of a worker that has not started yet.
 START = 120.0
 #: After this many seconds the user is told that a worker does not answer, unless its request was expected to take long.
 SILENCE = 600.0
 #: Seconds for a request after the user has stopped the run: if its duration can be estimated, and if it cannot.
 HURRY, HURRY_UNKNOWN = 10.0, 30.0
-#: What a user can do about a client that takes too long again and again.
+#: What a user can do about a client that takes too long several times.
 REMEDY = "does it hang? set engine.timeout higher if it only needs more time"
-#: A request takes too long if it takes this many times its estimate.
+#: A request is late if it takes this many times its estimate.
 MANY = 4
 
 
 @dataclass
 class Mark:
-    """When a worker was first seen at a request. up: whether it had started. told: whether the user knows of it."""
+    """When a worker was first seen at a request. up: whether the worker had started.
+
+    told: whether the user was told.
+    """
 
     request: Request
     up: bool
@@ -43,7 +45,8 @@ class Mark:
 class Timing:
     """Measures requests and waits. timeout: seconds that a worker may take for a request; 0: no limit.
 
-    pace: seconds per step of training, a moving average; 0 before the first answer. wait: seconds of one wait.
+    pace: seconds per step of training, a moving average; 0 before the first answer. wait: the longest time of one wait,
+    in seconds.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -64,11 +67,11 @@ class Timing:
             self._longest[kind] = max(self._longest.get(kind, 0.0), monotonic() - began)
 
     def too_long(self, piece: Piece) -> bool:
-        """Whether the rows of a piece should go alone: the piece may exceed the time limit, or nothing is known yet."""
+        """Whether to send each row of a piece separately: it may exceed the time limit, or no pace is known yet."""
         return bool(self.timeout) and (not self.pace or self.pace * piece.steps > self.timeout / MANY)
 
     def waits(self, wait: Callable[[float], tuple[list[Request], list[Lost]]]) -> tuple[list[Request], list[Lost]]:
-        """Wait once, and count the time."""
+        """Wait once, and add the time to the time spent in waits."""
         began = monotonic()
         found = wait(self.wait)
         self._waited += min(monotonic() - began, self.wait)  # this process itself may have been stopped for hours
@@ -98,7 +101,8 @@ class Timing:
     def limit(self, stopping: bool, units: int = 1, estimate: float = 0.0) -> float:
         """The time limit in seconds of a request with this many units.
 
-        stopping: whether the user has stopped the run. estimate: how many seconds it should take; 0: not known.
+        stopping: whether the user has stopped the run. estimate: how many seconds the request should take; 0: not
+            known.
         """
         limit = self.timeout * units or float("inf")
         if not stopping:
@@ -106,7 +110,7 @@ class Timing:
         return min(limit, max(HURRY, MANY * estimate) if estimate else HURRY_UNKNOWN)
 
     def _estimate(self, request: Request) -> float:
-        """How many seconds a request takes, from what others took; 0 if nothing is known."""
+        """How many seconds a request should take, estimated from other requests; 0 if nothing is known."""
         return self.pace * request.steps if isinstance(request, Piece) else self._longest.get(type(request), 0.0)
 
     def _reason(self, request: Request, silent: float) -> str:
@@ -117,7 +121,7 @@ class Timing:
 
 
 def checked(timeout: float) -> float:
-    """The setting `engine.timeout`; refused if it is no number of seconds."""
+    """The setting `engine.timeout`; an error if it is not a number of seconds."""
     if not 0 <= timeout < float("inf"):
         raise ArnoError(f"engine.timeout = {timeout:g}", "it must be 0 or more seconds", "use 0 for no limit")
     return timeout

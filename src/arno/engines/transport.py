@@ -25,7 +25,10 @@ TRIES = 3
 
 @dataclass(eq=False)
 class Block:
-    """A block of work in flight, with the answers that have arrived. waiting: the number of rows without an answer."""
+    """A block of work in progress, with the answers that have arrived.
+
+    waiting: the number of rows without an answer.
+    """
 
     work: Work
     waiting: int = field(init=False)
@@ -33,7 +36,7 @@ class Block:
     def __post_init__(self) -> None:
         n = len(self.work)
         self.waiting, self._loss, self._seconds = n, torch.zeros(n), torch.zeros(n)
-        self._extra: list[dict[str, Tensor]] = []  # empty, or one per row
+        self._extra: list[dict[str, Tensor]] = []  # empty, or one dictionary per row
         self._failed: dict[int, str] = {}
 
     def add(self, rows: list[int], answer: Answer) -> None:
@@ -48,7 +51,7 @@ class Block:
         self.waiting -= len(rows)
 
     def fail(self, row: int, why: str) -> None:
-        """Store that a row has no answer."""
+        """Store why a row has no answer."""
         self._loss[row], self._failed[row] = nan, why
         self.waiting -= 1
 
@@ -63,7 +66,8 @@ class Block:
 class Request(ABC):
     """What a worker must do.
 
-    steps: the number of steps of local training in it. tries: how often its worker was lost. answer: what came back.
+    steps: the number of steps of local training in it. tries: how often its worker was lost. answer: what the worker
+    returned.
     """
 
     steps: int = 0
@@ -72,16 +76,16 @@ class Request(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """How a message names it: clients and round."""
+        """The text that names it in a message: clients and round."""
 
     @property
     @abstractmethod
     def doing(self) -> str:
-        """What its worker does, for a message."""
+        """What its worker was doing, for a message."""
 
     @property
     def units(self) -> int:
-        """Its time limit is `engine.timeout` times this number."""
+        """The time limit of the request is `engine.timeout` times this number."""
         return 1
 
     def split(self) -> Sequence[Request]:
@@ -101,7 +105,7 @@ class Piece(Request):
 
     @property
     def doing(self) -> str:
-        """Training."""
+        """The training of the rows, for a message."""
         return f"while it trained ({self.steps} steps)"
 
     def split(self) -> list[Piece]:
@@ -114,7 +118,7 @@ class Piece(Request):
 class Question(Request):
     """Call the method `what` of the problem with a model and other arguments.
 
-    model: as `Transport.share` gave it. round: the number of rounds whose training has begun.
+    model: what `Transport.share` returned for it. round: the number of rounds whose training has begun.
     """
 
     what: str
@@ -127,7 +131,7 @@ class Question(Request):
 
     @property
     def doing(self) -> str:
-        """What it scores."""
+        """What the worker scored, for a message."""
         of, *rest = self.arguments
         if not isinstance(of, str):
             return f"while it computed the losses of client {listed(list(map(int, of)))}"
@@ -135,7 +139,7 @@ class Question(Request):
 
 
 def listed(numbers: Sequence[int], most: int = 8) -> str:
-    """Numbers in a message: the first ones, and how many there are beyond.
+    """Numbers in a message: the first ones, and how many more there are.
 
     >>> listed([3, 5]), listed(range(20), 3)
     ('3, 5', '0, 1, 2 and 17 more')
@@ -147,7 +151,8 @@ def listed(numbers: Sequence[int], most: int = 8) -> str:
 class Lost(NamedTuple):
     """A request that has no answer.
 
-    begun: whether its worker had begun it. why, remedy: for an error message; without a remedy, that of the transport.
+    begun: whether its worker had begun it. why, remedy: texts for an error message; without a remedy, the message has
+    the remedy of the transport.
     """
 
     request: Request
@@ -157,7 +162,7 @@ class Lost(NamedTuple):
 
 
 class Worker(Protocol):
-    """What the pool sees of a worker."""
+    """What the pool knows of a worker."""
 
     @property
     def load(self) -> tuple[int, int]:
@@ -169,10 +174,10 @@ W = TypeVar("W", bound=Worker)
 
 
 class Transport(ABC, Generic[W]):
-    """Workers, and the way to them.
+    """Starts workers, sends requests to them, and receives their answers.
 
-    name: of the engine. count: the number of workers. worth: a message should carry at least this many seconds of
-    training. remedy: what a user can do when workers are lost again and again.
+    name: the name of the engine. count: the number of workers. worth: a message should cause at least this many seconds
+    of training. remedy: what a user can do if workers are lost several times.
     """
 
     name: str
@@ -221,12 +226,12 @@ class Transport(ABC, Generic[W]):
         """End a worker that does not answer, replace it, and return its requests."""
 
     def fetch(self, block: Block) -> list[Lost]:
-        """Fetch deltas that still wait at the workers; pieces whose deltas were lost there are returned."""
+        """Fetch updates that are still at the workers. Returns the pieces whose updates were lost there."""
         return []
 
     @abstractmethod
     def take(self, block: Block) -> Mat:
-        """The deltas of a complete block. The transport forgets the block."""
+        """The updates of a complete block. The transport forgets the block."""
 
     @abstractmethod
     def drop(self, block: Block) -> None:
@@ -234,7 +239,7 @@ class Transport(ABC, Generic[W]):
 
     @abstractmethod
     def share(self, models: Sequence[Vec]) -> AbstractContextManager[list[Any]]:
-        """Put models where the workers can read them; for each model, what a `Question` carries."""
+        """Put models where the workers can read them. Returns, for each model, what a `Question` carries."""
 
     @abstractmethod
     def stop(self) -> None:
