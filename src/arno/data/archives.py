@@ -1,4 +1,4 @@
-"""Read members of archives (tar, zip, npz) in memory: nothing is extracted to disk and nothing is unpickled."""
+"""Reads members of archives (tar, zip, npz) in memory: nothing is extracted to disk and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ArnoError
 from ..limits import Capped, elements, regular, shortened, unpacked
 
-#: The exceptions of a damaged archive. RuntimeError: it is encrypted; NotImplementedError: its compression is unknown.
+#: The exceptions for a damaged archive. RuntimeError: it is encrypted; NotImplementedError: its compression is unknown.
 DAMAGED = (
     OSError,
     EOFError,
@@ -41,7 +41,7 @@ def safe_name(archive: Path, name: str) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise one kind of error for all exceptions of a damaged archive; refuse what is not a regular file."""
+    """Raise one kind of error for all exceptions of a damaged archive; refuse files that are not regular files."""
     regular(path)
     try:
         yield
@@ -88,7 +88,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
 
 
 def read_npy(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
-    """The array of an .npy file, under the rules of `read_npz`."""
+    """The array of an .npy file; it is checked as in `read_npz`."""
     with reading(path), path.open("rb") as file:
         return _array(file, path.stat().st_size, str(path))
 
@@ -115,7 +115,7 @@ def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
-    except Exception as error:  # NumPy parses the header as Python; damaged text fails in many ways
+    except Exception as error:  # NumPy parses the header as Python code, so damaged text can raise many exceptions
         rule = f"its header cannot be read ({shortened(error)})"
         raise ArnoError(what, rule, "write it again with NumPy") from error
     if dtype.kind not in "biufcUS":

@@ -1,4 +1,4 @@
-"""A data set from plain arrays: splits off test data, finds class names and moments that are not given."""
+"""Makes a data set from plain arrays: splits off test data, and computes class names and moments that are not given."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .images import Array
 
 
 def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **known: Any) -> Dataset:
-    """The data set of arrays x, y, classes, client and x_test, y_test; without these two, a share `test` is split off.
+    """The data set of arrays x, y, classes, client, x_test and y_test. Without x_test, a share `test` is split off.
 
     y: integers are labels of classes, floating-point values are numbers (then there are no classes).
     client: the number of the client of each sample; test samples are then split off inside each client.
-    known: fields of `Dataset` (classes, mean, std, scale, val); those that are missing are found from the arrays.
+    known: fields of `Dataset` (classes, mean, std, scale, val). Missing ones are computed from the arrays.
 
     >>> data = from_arrays("line", {"x": np.arange(40.0).reshape(-1, 1), "y": np.arange(40.0)}, test=0.25)
     >>> len(data.y), (data.y_test // 4).tolist(), data.classes
@@ -48,7 +48,7 @@ def from_arrays(name: str, arrays: dict[str, Array], *, test: float = 0.2, **kno
 
 
 def _test_rows(name: str, x: Array, y: Array, test: float, client: Array | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """A stratified random share of the samples for testing: the same for every seed, so that runs are comparable."""
+    """Which samples are test data: a stratified random share, the same for every seed, so that runs can be compared."""
     if not 0 < test < 1 or len(y) < 2:
         rule = f"there are no test data, and this is no share of {len(y)} samples that could be split off"
         raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2")

@@ -1,14 +1,14 @@
-"""Texts in a table as values: marks of missing values, numbers in the usual ways of writing them, and codes."""
+"""Texts in a table as values: marks of missing values, numbers in the usual formats, and codes."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Signs that may stand before or behind every number of a column.
+#: Signs that may stand before or after every number of a column.
 SIGNS = ("%", "$", "€", "£", "¥")
-#: How whole thousands are grouped: the pattern of all numbers, what some number must have, so that nothing else can be
-#: meant, the marks to remove, and the mark of the decimals.
+#: How thousands are grouped: the pattern of all numbers; a pattern that at least one number must have, so that the
+#: format is certain; the marks to remove; and the decimal mark.
 GROUPED = (
     (r"^[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$", r",\d{3}[,.]", ",", "."),
     (r"^[-+]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$", r"\.\d{3}[.,]", r"\.", ","),
@@ -16,12 +16,12 @@ GROUPED = (
     (r"^[-+]?(\d{1,3}(['’   ]\d{3})+|\d+)(,\d+)?$", r"\d['’   ]\d{3}", "['’   ]", ","),
 )
 DECIMAL_COMMA = r"^[-+]?\d+(,\d+)?([eE][-+]?\d+)?$"
-#: A whole number with a zero in front: a code, such as a postal code.
+#: A whole number with a leading zero: a code, such as a postal code.
 CODE = r"^[-+]?0\d+$"
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are strings; a dictionary has the type of its values."""
+    """Whether values of this type are strings. For a dictionary, the type of its values counts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
@@ -34,10 +34,10 @@ def marks() -> list[str]:
 
 
 def valued(column: pa.ChunkedArray, exact: bool = False) -> pa.ChunkedArray:
-    """A column of text with missing values in place of marks; as numbers if all values that are left are numbers.
+    """A column of text with missing values in place of marks; as numbers if all remaining values are numbers.
 
     exact: the values are names (of classes, clients, categories); they are not rounded, and 07 is not 7. Columns of
-    other types stay as they are. Whole numbers with a leading zero are codes and stay text.
+    other types are not changed. Whole numbers with a leading zero are codes and remain text.
 
     >>> valued(pa.chunked_array([["1,5", "?", " 2 "]])).to_pylist(), valued(pa.chunked_array([["07", "1"]])).to_pylist()
     ([1.5, None, 2.0], ['07', '1'])
@@ -56,7 +56,7 @@ def valued(column: pa.ChunkedArray, exact: bool = False) -> pa.ChunkedArray:
     if exact:
         return _as_written(text)
     try:
-        text.slice(0, 1000).cast(pa.float64())  # most columns of text end here
+        text.slice(0, 1000).cast(pa.float64())  # for most columns of text, this raises the exception
         return text if _some(text, CODE) else text.cast(pa.float64())
     except pa.ArrowInvalid:
         return _spelled(text)
@@ -78,7 +78,7 @@ def _as_written(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _spelled(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers with a sign (12 %, $5), with a decimal comma or with grouped thousands; otherwise the text as it is."""
+    """Numbers with a sign (12 %, $5), with a decimal comma or with grouped thousands; any other text unchanged."""
     bare = pc.replace_substring_regex(text, "^\N{MINUS SIGN}", "-") if _some(text, "^\N{MINUS SIGN}") else text
     known = bare.drop_null()
     for sign in SIGNS:
@@ -100,12 +100,15 @@ def _spelled(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def grouped(text: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether all texts are numbers in which a comma may be a decimal comma or may group thousands, as in 1,234."""
+    """Whether all texts are numbers, and a comma may be a decimal comma or may group thousands, as in 1,234."""
     return _all(text, r"^[-+]?\d{1,3}(,\d{3})?$") and bool(pc.any(pc.match_substring(text, ",")).as_py())
 
 
 def _all(text: pa.ChunkedArray | pa.Array, pattern: str) -> bool:
-    """Whether all texts match; most columns that do not are known by their first values."""
+    """Whether all texts match.
+
+    The first values are tested first, because they decide most columns that do not match.
+    """
     return all(pc.all(pc.match_substring_regex(some, pattern)).as_py() is not False for some in (text[:1000], text))
 
 

@@ -18,14 +18,15 @@ from .images import Array
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-#: Where a row is, in words, for errors.
+#: A function that says in words where a row is, for errors.
 Place = Callable[[int], str]
 
-#: A label or a category has at most so many values; fewer if there are on average fewer than FEW rows per value.
+#: A column of labels or categories has at most VALUES different values; and at most SOME, if there are on average fewer
+#: than FEW rows per value.
 VALUES, SOME, FEW = 10_000, 50, 10
-#: What is said of numbers that float32 rounds too much.
+#: The text about numbers that float32 rounds too much.
 ROUNDED = "these numbers are rounded to 32 bits and hardly differ"
-#: At most so many inputs are converted at a time.
+#: How many inputs are converted at a time.
 PIECE = 2**20
 
 
@@ -33,9 +34,9 @@ PIECE = 2**20
 class Inputs:
     """The features of all rows.
 
-    x, x_test: the training and test rows, `[n, inputs]` float32. names: of the inputs. mean, std: of each input over
-    the training rows; 0 and 1 for inputs that are 0 or 1 for a category. categories: of each column how many, 0 for a
-    number. notes: lines that say what was inferred.
+    x, x_test: the training and test rows, `[n, inputs]` float32. names: the names of the inputs. mean, std: of each
+    input over the training rows; 0 and 1 for inputs that are 0 or 1 for a category. categories: the number of
+    categories of each column, 0 for a column of numbers. notes: lines that say what was inferred.
     """
 
     x: Array
@@ -74,7 +75,7 @@ def coded(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
 
 
 def _in_their_order(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """The same for categories with an order of their own; categories without rows are left out."""
+    """The same for categories that have an order; categories without rows are left out."""
     whole = column.unify_dictionaries().combine_chunks()
     whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
     codes: Ints = whole.indices.cast(pa.int64()).fill_null(len(whole.dictionary)).to_numpy()
@@ -85,14 +86,14 @@ def _in_their_order(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
 
 
 def _name(value: object) -> str:
-    """A value as text; whole floating-point numbers without a point, true and false in small letters."""
+    """A value as text: whole floating-point numbers without a decimal point, true and false in small letters."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def classes(name: str, column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
-    """The class of each row and the names of the classes; refuses a single class and columns that look like an id."""
+    """The class of each row and the names of the classes; refuses a single class, and columns that look like an id."""
     y, names = coded(column)
     where = f"data.label = {name}"
     if len(names) == 1:
@@ -110,7 +111,7 @@ def many(values: int, rows: int) -> bool:
 
 
 def in_order(row: int) -> str:
-    """Where a row of a table is that was not read from files."""
+    """Where a row is, in a table that was not read from files."""
     return f"row {row + 1}"
 
 
@@ -179,7 +180,7 @@ def _as_categories(name: str, column: pa.ChunkedArray, forced: bool, place: Plac
 
 @dataclass(frozen=True)
 class Categories:
-    """A column with categories. codes: of each row, −1 where it has no category of the training rows."""
+    """A column with categories. codes: the category of each row; −1 if it is missing, or if no training row has it."""
 
     codes: Array
     values: tuple[str, ...]
@@ -188,7 +189,7 @@ class Categories:
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray, training: Bools) -> Categories:
-        """The categories of the training rows; other rows may have further ones, which count as unknown."""
+        """The categories of the training rows. Other categories of other rows count as unknown."""
         codes, values = coded(column)
         if many(len(values), len(codes)):
             one, remedy = values[len(values) // 2], f"leave it out: data.skip=[{name}]"
@@ -197,7 +198,7 @@ class Categories:
                 remedy = f"if they are numbers, write them without letters; else {remedy}"
             raise ArnoError(f"column {name}", rule, remedy)
         seen = np.unique(codes[training & (codes >= 0)])
-        place = np.full(len(values) + 1, -1, dtype=np.int32)  # the last one is for missing values
+        place = np.full(len(values) + 1, -1, dtype=np.int32)  # the last number is for missing values
         place[seen] = np.arange(len(seen))
         unknown = int(((place[codes] < 0) & (codes >= 0)).sum())
         return cls(place[codes], tuple(values[i] for i in seen), unknown, column.null_count)
@@ -205,9 +206,9 @@ class Categories:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers: mean and deviation over the training rows, and how many rows lack a value.
+    """A column of numbers: mean and deviation over the training rows, and how many rows have no value.
 
-    rounded: whether the numbers are so close together that 32 bits hardly tell them apart.
+    rounded: whether the numbers differ so little that they are hardly different in 32 bits.
     """
 
     mean: float
@@ -217,7 +218,7 @@ class Numbers:
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray, training: Ints, place: Place) -> Numbers | None:
-        """None if no training row has a value. training: the numbers of the training rows."""
+        """The column; None if no training row has a value. training: the indices of the training rows."""
         if pa.types.is_null(column.type):
             return None
         x = numbers(name, column, "column", place)
@@ -235,7 +236,9 @@ class Numbers:
 
 
 def rounded(mean: float, std: float) -> bool:
-    """Whether numbers with this mean and deviation lose much as float32; large numbers that are all equal may have.
+    """Whether numbers with this mean and deviation lose much precision in float32.
+
+    Large numbers that are all equal in float32 may differ before rounding.
 
     >>> rounded(1.7e9, 300.0), rounded(1.7e9, 3e7), rounded(2000.0, 10.0), rounded(3.3, 0.0)
     (True, False, False, False)
@@ -247,9 +250,9 @@ def rounded(mean: float, std: float) -> bool:
 def inputs(
     columns: dict[str, pa.ChunkedArray], categories: Sequence[str], training: Bools, place: Place = in_order
 ) -> Inputs:
-    """The features of all rows; means, deviations and categories are those of the training rows.
+    """The features of all rows. Means, deviations and categories are those of the training rows.
 
-    columns: the features by name. The mapping is empty afterwards, so that rows are freed once they are converted.
+    columns: the features by name. The mapping is empty afterwards, so that the memory of the rows is freed.
     A missing number is replaced with the mean of its column. A missing category has 0 in all inputs of its column.
     """
     found, empty, rows = dict[str, Categories | Numbers](), list[str](), np.flatnonzero(training)
@@ -275,7 +278,10 @@ def inputs(
 def _filled(
     columns: dict[str, pa.ChunkedArray], found: dict[str, Categories | Numbers], training: Bools
 ) -> tuple[Array, Array]:
-    """The inputs of training and test rows. Rows are converted and freed in pieces, so that they are there once."""
+    """The inputs of training and test rows.
+
+    Rows are converted and freed in pieces, so that memory holds them only once.
+    """
     width = sum(1 if isinstance(of, Numbers) else len(of.values) for of in found.values())
     if not width:
         raise ArnoError("data=table", "no column is left as a feature", "name them with data.features=[…]")
@@ -306,7 +312,7 @@ def _filled(
         at += len(block)
         del piece
         if 8 * at // len(training) > 8 * (at - len(block)) // len(training):
-            pa.default_memory_pool().release_unused()  # the memory of the rows that were converted
+            pa.default_memory_pool().release_unused()  # frees the memory of the converted rows
     return both[0], both[1]
 
 

@@ -1,4 +1,4 @@
-"""CSV files, plain or packed with gzip: separator, types, and rows that are read block after block."""
+"""CSV files, plain or compressed with gzip: separator, types, and rows that are read block after block."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import ArnoError
 from ..limits import Capped, few_columns
 from .cell_values import marks
 
-#: The type of a file follows from so many bytes at its start.
+#: How many bytes at the start of a file show its separator and its type.
 START = 2**20
 SEPARATORS = (",", ";", "\t", "|")
-#: The first line of some files names the separator only.
+#: In some files, the first line only names the separator.
 SEPARATOR_LINE = rb"^(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n"
-#: What files that are no text begin with, what they are, and what to do with them.
+#: The first bytes of files that are not text, the kind of such a file, and what the user can do with it.
 NO_TEXT = (
     (b"\xff\xfe\0\0", "UTF-32 text", "save the file as UTF-8"),
     (b"\xff\xfe", "UTF-16 text", "save the file as UTF-8"),
@@ -33,12 +33,12 @@ NO_TEXT = (
 
 
 def read_csv(file: Path, exact: Container[str]) -> pa.Table:
-    """The rows of a file; the first line has the names, separated by commas, semicolons, tabs or vertical bars.
+    """The rows of a file. The first line has the names, separated by commas, semicolons, tabs or vertical bars.
 
-    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes a
-    fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
+    The types follow from the first block of rows, and numbers are read as float32, block after block, which takes only
+    a fraction of the memory. If a later row does not fit the types, the whole file is read to find the types.
 
-    exact: columns whose values are names; numbers among them are read as text, as they are written.
+    exact: columns whose values are names. Numbers in these columns are read as text, as they are written.
     """
     from pyarrow import csv
 
@@ -79,7 +79,10 @@ def columns(start: bytes, mark: bytes) -> int:
 
 
 def _start(file: Path) -> bytes:
-    """The first bytes of a file; refuses what is no text, and packed files that unpack to implausibly many bytes."""
+    """The first bytes of a file.
+
+    Refuses files that are not text, and packed files that unpack to implausibly many bytes.
+    """
     try:
         if file.suffix.lower() == ".gz":
             with gzip.open(file) as opened:
@@ -113,7 +116,7 @@ def separator(start: bytes) -> str:
 
 
 def _lines(start: bytes) -> list[bytes]:
-    """The lines that are not empty, without what is in quotes."""
+    """The lines that are not empty, without the text in quotes."""
     return [line for line in re.sub(rb'"[^"]*"', b'""', start[: 2**16]).splitlines() if line.strip()]
 
 
@@ -131,5 +134,5 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _may_be_number(kind: pa.DataType) -> bool:
-    """Whether the values are numbers, or all missing so far."""
+    """Whether the values are numbers, or all values so far are missing."""
     return _is_number(kind) or bool(pa.types.is_null(kind))

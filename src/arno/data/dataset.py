@@ -22,10 +22,10 @@ from ..tasks.task import several
 
 
 class Sources(Registry):
-    """The data sources. Registering one adds the setting `limit`, so that no source implements it."""
+    """The data sources. Each registered source gets the setting `limit`, so that no source has to implement it."""
 
     def register(self, name: str, **info: Any) -> Callable[[F], F]:
-        """Decorator: make a data source known by `name`."""
+        """Decorator: register a data source under `name`."""
 
         def add(factory: F) -> F:
             @wraps(factory)
@@ -157,7 +157,7 @@ class Dataset:
         return self
 
     def _check_words(self) -> None:
-        """Refuse names that cannot be written into the records, and values of other types than declared."""
+        """Refuse names that cannot be written into the records, and values of other types than the declared ones."""
         for name in (self.name, *self.classes, *self.clients, *self.features, *self.tokens):
             try:
                 str(name).encode()
@@ -185,7 +185,7 @@ class Dataset:
         return tuple(f"{g.min():.4g} to {g.max():.4g}" if len(g) else "no target" for g in groups)
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change if any sample or target changes."""
+        """32 hexadecimal digits that change if any sample, target or client of a training sample changes."""
         return self._fingerprint
 
     @cached_property
@@ -201,7 +201,8 @@ class Dataset:
     def take(self, n: int, seed: int = 0) -> Dataset:
         """The same data set with at most `n` training samples, strata in proportion; the test data do not change.
 
-        If the data name their clients, samples are in proportion inside each client, and every client keeps one.
+        If the data name their clients, samples are in proportion inside each client, and every client keeps at least
+        one.
         """
         if n < 1:
             raise ArnoError(f"data.limit = {n}", "at least one training sample must remain", "try data.limit=1000")
@@ -230,7 +231,10 @@ class Dataset:
         )
 
     def as_tokens(self) -> Dataset:
-        """The same data set with sequences of tokens; numbers are tokens if all of them are whole and not negative."""
+        """The same data set with sequences of tokens.
+
+        Numbers become tokens; an error if one is not whole, or is negative.
+        """
         if self.x.dtype == torch.int64:
             return self
         if not self.whole:
@@ -247,13 +251,13 @@ class Dataset:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are; 0 if samples are no tokens."""
+        """The number of tokens; 0 if the samples are not tokens."""
         if self.x.dtype != torch.int64:
             return 0
         return len(self.tokens) or 1 + max(int(x.max()) for x in (self.x, self.x_test))
 
     def as_codes(self) -> Dataset:
-        """The same data set with one input for each column of a table: 0 for a missing category, 1 for the first one.
+        """The same data set with one input per column of a table: a missing category is 0, the first one 1, and so on.
 
         >>> x = torch.tensor([[0.5, 1.0, 0.0], [0.1, 0.0, 1.0], [0.2, 0.0, 0.0]])
         >>> data = Dataset("t", x, torch.zeros(3), x, torch.zeros(3), (), (0.3, 0, 0), (2, 1, 1), categories=(0, 2))
@@ -277,7 +281,7 @@ class Dataset:
 
 
 def _codes(x: Tensor, categories: Sequence[int], firsts: Sequence[int]) -> Tensor:
-    """One column for each group of inputs that begins at `firsts`."""
+    """One column for each group of inputs. firsts: the first input of each group."""
     out = x.new_empty(len(x), len(categories))
     for column, k, at in zip(out.T, categories, firsts, strict=True):
         group = x[:, at : at + k]
@@ -286,7 +290,7 @@ def _codes(x: Tensor, categories: Sequence[int], firsts: Sequence[int]) -> Tenso
 
 
 def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
-    """Build the data set that `config` names (`{"kind": "digits", "limit": 500, …}`), check it, limit it.
+    """Make the data set that `config` names (`{"kind": "digits", "limit": 500, …}`), check it, and limit it.
 
     >>> data = load({"kind": "digits", "limit": 100}, seed=1)
     >>> len(data.y), data.shape, data.n_classes
@@ -305,7 +309,7 @@ def load(config: Mapping[str, Any], seed: int = 0) -> Dataset:
 
 
 def _check_tokens(what: str, x: Tensor, tokens: int) -> None:
-    """Refuse samples that are no sequences of tokens. tokens: how many there are; 0 if they have no names."""
+    """Refuse samples that are not sequences of tokens. tokens: the number of tokens; 0 if they have no names."""
     if x.dtype != torch.int64:
         kind = f"{what}: samples of type {x.dtype}".replace("torch.", "")
         raise ArnoError(kind, "tokens are int64", "use x.long(), or leave out tokens")
@@ -368,12 +372,12 @@ def _check_test_clients(name: str, client: Tensor, names: tuple[str, ...], sampl
 
 
 def finite(x: Tensor) -> bool:
-    """Whether the sum is finite; if it is, all numbers are finite. This is much faster than to test each number."""
+    """Whether the sum of the numbers is finite. Then all numbers are finite; to test each number takes much longer."""
     return not x.is_floating_point() or bool(torch.isfinite(x.sum()))
 
 
 def shortened(names: Sequence[str], most: int = 6) -> str:
-    """Names on one line, the first ones only if there are many.
+    """Names on one line; if there are many, only the first ones and their number.
 
     >>> shortened(("a", "b", "c"), 2), shortened(("a", "b"))
     ('a, b, … (3)', 'a, b')
@@ -384,7 +388,8 @@ def shortened(names: Sequence[str], most: int = 6) -> str:
 def strata_of(y: Tensor) -> Tensor:
     """The stratum of every target: its label, or the decile of its (first) number; equal numbers share a decile.
 
-    Several labels of 0 or 1: the number of the first label that is 1, or the number of labels. Tokens: one stratum.
+    For several labels of 0 or 1, the stratum is the index of the first label that is 1, or the number of labels if none
+    is 1. Tokens have one stratum.
 
     >>> strata_of(torch.tensor([3, 1])).tolist(), strata_of(torch.tensor([0.5, 0.1, 0.1, 9.0])).tolist()
     ([3, 1], [2, 0, 0, 3])
@@ -407,7 +412,7 @@ def as_labels(y: Labels) -> Ints:
 
 
 def stratified(y: Labels, n: int, random: np.random.Generator) -> Ints:
-    """Indices (ascending) of `n` random samples, in proportion to the strata; fractions by largest remainder."""
+    """Indices (ascending) of `n` random samples, in proportion to the strata; fractions by the largest remainder."""
     classes, labels = np.unique(as_labels(y), return_inverse=True)
     counts = np.bincount(labels, minlength=len(classes))
     exact = counts * (n / len(labels))
@@ -418,7 +423,10 @@ def stratified(y: Labels, n: int, random: np.random.Generator) -> Ints:
 
 
 def rank_in_class(labels: Ints, random: np.random.Generator) -> Ints:
-    """Number the samples of every class 0, 1, 2, … in random order; `labels` are 0, 1, … ."""
+    """For each sample, its number 0, 1, 2, … in its class; the samples of a class are numbered in random order.
+
+    labels: the class of each sample, 0, 1, … .
+    """
     shuffled = random.permutation(len(labels))
     order = shuffled[sorted_by(labels[shuffled])]
     starts = np.cumsum(counts := np.bincount(labels)) - counts
@@ -428,7 +436,7 @@ def rank_in_class(labels: Ints, random: np.random.Generator) -> Ints:
 
 
 def sorted_by(numbers: Ints) -> Ints:
-    """The stable order of numbers 0, 1, …; they are sorted by digits of 16 bits, which is several times faster.
+    """The stable order of numbers 0, 1, …; sorting by digits of 16 bits is several times faster than `argsort`.
 
     >>> sorted_by(np.array([2**17, 5, 2**16, 5])).tolist()
     [1, 3, 2, 0]
@@ -440,7 +448,7 @@ def sorted_by(numbers: Ints) -> Ints:
 
 
 def numbered_anew(numbers: Ints) -> Ints:
-    """The numbers, renumbered as 0, 1, … in their order without gaps (the inverse of `np.unique`).
+    """The numbers, renumbered as 0, 1, … in their order without gaps (the inverse that `np.unique` returns).
 
     >>> numbered_anew(np.array([7, 2, 7])).tolist()
     [1, 0, 1]
@@ -455,7 +463,7 @@ def held_inside(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which samples are held out: about `count`, in proportion inside each client and each of its strata.
 
-    Every client keeps at least one sample, so there may be fewer than `count`.
+    Every client keeps at least one sample, so fewer than `count` samples may be held out.
 
     >>> client, strata = np.repeat([0, 1], [10, 1]), np.zeros(11)
     >>> held_inside(client, strata, 6, np.random.default_rng(0)).reshape(11)[:10].sum()
@@ -464,7 +472,8 @@ def held_inside(
     owner, labels = as_labels(client), as_labels(strata)
     sizes = np.bincount(owner)
     quota = _quota(sizes, count, 0)
-    # Inside a client, a stratum with c samples puts them at the places 0.5/c, 1.5/c, …: the first ones are held out.
+    # Inside a client, a stratum with c samples has them at the places 0.5/c, 1.5/c, …. The samples at the first places
+    # of the client are held out.
     cell = numbered_anew(owner * (labels.max(initial=0) + 1) + labels)
     place = _order_of_places(rank_in_class(cell, random), np.bincount(cell)[cell])
     order = np.argsort(random.random(len(owner)))
@@ -494,7 +503,7 @@ def _order_of_places(rank: Ints, count: Ints) -> Ints:
 
 
 def _quota(sizes: Ints, count: int, gap: int) -> Ints:
-    """How many samples of each client are held out, in proportion; every client keeps a sample besides the gap."""
+    """How many samples of each client are held out, in proportion; `1 + gap` or more samples of each client are not."""
     most, exact = np.maximum(sizes - 1 - gap, 0), sizes * (count / max(1, int(sizes.sum())))
     quota: Ints = np.minimum(np.floor(exact + 1e-9).astype(np.int64), most)
     more = np.argsort(quota - exact, kind="stable")
@@ -518,7 +527,7 @@ def split_in_time(client: Labels, val: float, gap: int) -> tuple[Tensor, Tensor]
     sizes = np.bincount(owner[used])
     quota = _quota(sizes, _held_out(val, len(used)), gap)
     order = np.argsort(owner[used], kind="stable")
-    left = np.empty(len(used), dtype=np.int64)  # samples of the same client that follow
+    left = np.empty(len(used), dtype=np.int64)  # how many samples of the same client follow
     left[order] = np.cumsum(sizes)[owner[used[order]]] - 1 - np.arange(len(used))
     held = quota[owner[used]]
     train = left >= np.where(held > 0, held + gap, 0)
@@ -573,7 +582,7 @@ def _held_out(val: float, n: int) -> int:
 class Transform:
     """Turns stored samples into network inputs, one batch at a time, on the device of the batch.
 
-    `normalise` computes (x / scale − mean) / std; `augment` crops and flips the stored images before they are
+    `normalise` computes (x / scale − mean) / std. `augment` crops and flips the stored images before they are
     normalised, so that the padding is black.
 
     Args:
@@ -613,7 +622,7 @@ class Transform:
         return torch.cat([move, mirror], dim=1)
 
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Crop and mirror stored images `[b, C, H, W]` by the rows of `drawn`, with one gather and no loop."""
+        """Crop and mirror stored images `[b, C, H, W]` by the rows of `drawn`, with one `gather` and no loop."""
         if x.dim() != 4:
             shape = list(x.shape)
             rule = "only images can be cropped and flipped"

@@ -1,4 +1,4 @@
-"""Download published files: resume partial downloads, verify them, and rename them only when they are complete."""
+"""Downloads published files: resumes partial downloads, verifies them, and renames them only when they are complete."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def store() -> Path:
 
 
 def home(name: str, root: str | None) -> Path:
-    """The folder of a data set: the user's `root` (it must exist and not be empty), else a folder of the store."""
+    """The folder of a data set: the user's `root` (it must exist and not be empty), otherwise a folder of the store."""
     if root is None:
         return store() / name
     folder = place(root)
-    if not os.path.isdir(folder):  # False for a name that is too long, too
+    if not os.path.isdir(folder):  # also False for a name that is too long
         raise ArnoError(
             f"data.root = {shortened(root)}", "there is no such folder", "leave data.root out to download the data"
         )
@@ -46,12 +46,12 @@ def home(name: str, root: str | None) -> Path:
 def obtain(folder: Path, root: str | None, url: str, md5: str) -> Path:
     """The published file in `folder`; downloaded if it is missing and the user gave no `root`.
 
-    A file of the store must have the published digest. A file in the user's `root` must have the digest in the file
-    NAME.sha256 beside it, if there is one.
+    A file of the store must have the published digest. For a file in the user's `root` there may be a file NAME.sha256
+    in the same folder; then the file must have this digest.
     """
     path = folder / url.rpartition("/")[2]
     if path.is_file() and root is not None:
-        return verify(path)  # the user's own file need not be the published one
+        return verify(path)  # the user's own file may differ from the published one
     if root is not None:
         raise ArnoError(f"data.root = {root}", f"{path.name} is missing", "leave data.root out to download the data")
     return fetch(url, path, md5=md5)
@@ -63,7 +63,7 @@ def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = No
     A file that exists is verified: by the published digest, or by the digest that was noted at its download.
 
     Args:
-        url: https; http on this machine alone.
+        url: an https address; http is allowed only on this machine.
         path: the complete file; until it is complete, its bytes are in `path` + `.part`.
         md5: the published checksum, if there is one.
         size: the published number of bytes, if there is one.
@@ -98,9 +98,9 @@ def fetch(url: str, path: Path, *, md5: str | None = None, size: int | None = No
 
 
 def verify(path: Path, *, md5: str | None = None, size: int | None = None, note: bool = False) -> Path:
-    """The path, if the file has the published size and digest or, without a published digest, the noted one.
+    """The path, if the file has the published size and digest. Without a published digest, the noted digest counts.
 
-    note: note the digest of a file that has none.
+    note: whether to note the digest of a file that has none.
     """
     remedy = f"delete it and run again to download it anew: {path}"
     if size is not None and (found := path.stat().st_size) != size:
@@ -122,7 +122,7 @@ def verify(path: Path, *, md5: str | None = None, size: int | None = None, note:
 
 
 def noted(path: Path) -> Path:
-    """The file beside `path` that has its SHA-256, in the format of sha256sum."""
+    """The file in the same folder that holds the SHA-256 of `path`, in the format of sha256sum."""
     return path.with_name(path.name + ".sha256")
 
 
@@ -138,7 +138,7 @@ def refuse_address(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to allowed addresses alone."""
+    """Follows redirects to allowed addresses only."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         refuse_address(newurl)

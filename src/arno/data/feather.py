@@ -1,4 +1,4 @@
-"""Feather files, mapped into memory: rows are converted from the pages of the file, without a copy before."""
+"""Feather files, mapped into memory: rows are converted directly from the pages of the file, without a copy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 
 
 def mapped_batches(file: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The schema of a Feather file and its rows, batch after batch. A batch is valid until the next one is asked for.
+    """The schema of a Feather file, and its rows in batches. Use a batch before the next one is requested.
 
-    The pages of a batch are given back before the next batch is read: they would count as memory until the end.
+    The memory of a batch is released before the next batch is read. Otherwise it would count as memory of the process
+    until the end.
     """
     if not file.stat().st_size:
         raise pa.ArrowInvalid("the file is empty")

@@ -1,4 +1,4 @@
-"""Decode many images: large ones with a pool of threads. A cache keeps the decoded arrays for the next time."""
+"""Decodes many images; a pool of threads decodes large ones. A cache keeps the decoded arrays."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from .download import progress, store
 Array = np.ndarray[Any, np.dtype[Any]]
 Blob = tuple[str, bytes]  #: the name of an image for errors, and the content of its file
 
-#: Encoded images in memory at a time; images per task of the pool.
+#: How many encoded images are in memory at a time; how many images a task of the pool has.
 WAVE, CHUNK = 8192, 256
-#: Images of fewer bytes are decoded without threads: most of their time is spent in Python, under the GIL.
+#: Images with fewer bytes are decoded without threads: most of their time is spent in Python, under the GIL.
 SMALL = 4096
 #: The formats that are decoded. Others are refused: Pillow passes some of them to other programs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def decode(blobs: Iterable[Blob], count: int, size: int | None = None) -> Array:
-    """Decode `count` images to `[count, 3, H, W]` uint8: all of the first one's size, or resized to `size` × `size`."""
+    """Decode `count` images to `[count, 3, H, W]` uint8.
+
+    All have the size of the first one, or are resized to size × size.
+    """
     blobs = iter(blobs)
     first = next(blobs, None)
     if first is None:
@@ -88,7 +91,7 @@ def _decode(blob: Blob, size: tuple[int, int] | None) -> Array:
 
 
 def _deep(name: str, mode: str) -> ArnoError:
-    """The error for an image with more than 8 bits for each number, which would be cut off."""
+    """The error for an image with more than 8 bits per number; a conversion to 8 bits would lose information."""
     rule = f"its numbers have {16 if '16' in mode else 32} bits, and images of 8 bits are read"
     return ArnoError(f"{name}: mode {mode}", rule, "convert it to 8 bits, or give its numbers with data=npz")
 
@@ -110,14 +113,17 @@ def drop_grey(x: Array, x_test: Array) -> tuple[Array, Array]:
 def cached(
     name: str, files: Iterable[Path], settings: object, build: Callable[[], Mapping[str, Array]]
 ) -> dict[str, Array]:
-    """The arrays that `build` makes from `files`; stored until the size or the modification time of a file changes."""
+    """The arrays that `build` makes from `files`.
+
+    They are stored until the size or modification time of a file changes.
+    """
     seen = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in sorted(files)]
     key = blake2b(repr((seen, settings)).encode(), digest_size=8).hexdigest()
     path = store() / "decoded" / f"{name}-{key}.npz"
     try:
         return read_npz(path)
     except ArnoError:
-        pass  # absent or damaged: build it
+        pass  # the file does not exist or is damaged: build the arrays
     made = dict(build())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,5 +136,5 @@ def cached(
                 Path(out.name).unlink(missing_ok=True)
                 raise
     except OSError:
-        pass  # read-only or full disk: the next start decodes again
+        pass  # the disk is read-only or full: the next start decodes again
     return made

@@ -1,4 +1,4 @@
-"""A large JSON object whose members are read one at a time."""
+"""Reads the members of a large JSON object one at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import IO, Any
 from ..errors import ArnoError
 from ..limits import CONTAINERS, TEXT, regular
 
-#: Characters that are read at a time.
+#: How many characters are read at a time.
 CHUNK = 2**20
 
 
 def members(path: Path, inside: str) -> Iterator[tuple[str, Any]]:
-    """The members (name, value) of a JSON object; of the member `inside`, which is an object too, its own members.
+    """The members (name, value) of a JSON object.
 
-    Only one value is in memory at a time; a value has at most `limits.TEXT` characters.
+    If a member is called `inside`, its own members are returned in its place.
+
+    Only one value is in memory at a time; a value has at most `limits.TEXT` characters. `inside` must be an object.
     """
     with regular(path).open(encoding="utf-8") as file:
         reader = Reader(file, path)
@@ -28,13 +30,13 @@ def members(path: Path, inside: str) -> Iterator[tuple[str, Any]]:
 
 
 class Reader:
-    """A text file that is read from left to right."""
+    """Reads a JSON text from the beginning to the end."""
 
     def __init__(self, file: IO[str], path: Path) -> None:
         self.file, self.path, self.text, self.at, self.over = file, path, "", 0, False
 
     def members(self, inside: str = "") -> Iterator[tuple[str, Any]]:
-        """The members of the object that begins here."""
+        """The members of the object that begins at the current position."""
         self.expect("{")
         if self.peek() == "}":
             self.expect("}")
@@ -54,7 +56,7 @@ class Reader:
         self.expect("}")
 
     def value(self) -> Any:
-        """The value that begins here."""
+        """The value that begins at the current position."""
         self.peek()
         size = CHUNK
         while True:
@@ -62,7 +64,7 @@ class Reader:
                 raise self.error(f"a value has more than {CONTAINERS:,} lists")
             try:
                 value, end = json.JSONDecoder().raw_decode(self.text, self.at)
-                whole = end < len(self.text) or self.over  # a number may continue behind the chunk
+                whole = end < len(self.text) or self.over  # a number may continue in the next characters
             except (ValueError, RecursionError) as error:
                 if self.over or isinstance(error, RecursionError):
                     raise self.error(str(error) or "it is nested too deeply") from error
@@ -76,7 +78,7 @@ class Reader:
             size = 2 * size
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next character that is not a space; empty at the end of the file."""
         while True:
             while self.at < len(self.text) and self.text[self.at] in " \t\r\n":
                 self.at += 1
@@ -85,17 +87,17 @@ class Reader:
             self.more(CHUNK)
 
     def expect(self, mark: str) -> None:
-        """Read one character."""
+        """Read one character; an error if it is another one than `mark`."""
         if (found := self.peek()) != mark:
             raise self.error(f"{mark} is missing" + (f", there is {found!r}" if found else " at its end"))
         self.at += 1
 
     def more(self, size: int) -> None:
-        """Read more characters; what lies behind is forgotten."""
+        """Read more characters, and forget those before the current position."""
         new = self.file.read(size)
         self.over = len(new) < size
         self.text, self.at = self.text[self.at :] + new, 0
 
     def error(self, why: str) -> ArnoError:
-        """What is wrong with the file."""
+        """The error for a file that cannot be read."""
         return ArnoError(f"{self.path}", f"cannot be read as JSON ({why})", "is the file damaged?")

@@ -14,7 +14,7 @@ from .columns import ROUNDED, SOME, Place, classes, is_number, numbers, rounded
 from .dataset import shortened
 from .images import Array
 
-#: Texts that mean 0 and 1 where there are several labels.
+#: Texts that mean 0 and 1 if there are several labels.
 WORDS = {"no": 0, "n": 0, "false": 0, "f": 0, "yes": 1, "y": 1, "true": 1, "t": 1}
 
 
@@ -24,7 +24,7 @@ def targets(
     """The targets of all rows, and the names of the classes or labels; no names if the targets are numbers.
 
     One column: class numbers [n], or numbers [n]. Several columns: 0 and 1 [n, labels], or numbers [n, outputs].
-    as_numbers: whether they are numbers; None: as their types and values say.
+    as_numbers: whether the targets are numbers; None: their types and values decide.
     """
     if len(columns) > 1:
         return _several(columns, as_numbers, place)
@@ -39,7 +39,7 @@ def targets(
 
 
 def _measured(name: str, column: pa.ChunkedArray, place: Place) -> Array:
-    """A column of numbers to predict; refuses a single value in all rows."""
+    """A column of numbers to predict. Refuses a column with the same value in all rows."""
     y = numbers(name, column, "data.label =", place)
     if (y == y[0]).all():
         rule, remedy = f"all rows have the same value ({y[0]:g})", "choose another column"
@@ -54,7 +54,10 @@ def _is_coded(kind: pa.DataType) -> bool:
 
 
 def _two_whole(column: pa.ChunkedArray) -> bool:
-    """Whether floating-point labels are two whole numbers: integers with gaps, as pandas writes them."""
+    """Whether floating-point labels have two different values, both whole.
+
+    pandas writes integers in this way if some are missing.
+    """
     some = column.slice(0, 1000).unique()
     if len(some) > 2 or not _whole(some):
         return False
@@ -69,7 +72,7 @@ def _whole(values: pa.Array) -> bool:
 def _several(
     columns: Mapping[str, pa.ChunkedArray], as_numbers: bool | None, place: Place
 ) -> tuple[Array, tuple[str, ...]]:
-    """Several columns: labels if all of them have only 0 and 1, numbers if one has fractions."""
+    """Several columns: labels if all columns have only 0 and 1, numbers if one of them has floating-point values."""
     marks = {name: _zeros_and_ones(column) for name, column in columns.items()}
     odd = [name for name, mark in marks.items() if mark is None]
     if not odd and not as_numbers:
@@ -86,7 +89,7 @@ def _several(
 
 
 def _zeros_and_ones(column: pa.ChunkedArray) -> Array | None:
-    """The column as int64 if its values are 0 and 1, true and false or yes and no; otherwise None."""
+    """The column as int64 if its values are 0 and 1, true and false, or yes and no; otherwise None."""
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     values = column.unique()
     if len(values) > 2:
@@ -105,7 +108,7 @@ def _zeros_and_ones(column: pa.ChunkedArray) -> Array | None:
 
 
 def label_note(names: Sequence[str], y: Array, class_names: Sequence[str], as_numbers: bool | None) -> str:
-    """What was inferred about the labels, in a line. as_numbers: what the user said; None if nothing."""
+    """A line that says what was inferred about the labels. as_numbers: what the user said; None if nothing."""
     other = "" if as_numbers is not None else f" (data.numbers={str(bool(class_names)).lower()} if this is wrong)"
     if len(names) > 1 and class_names:
         ones = [f"{name} {count:,}" for name, count in zip(names, y.sum(0).tolist(), strict=True)]

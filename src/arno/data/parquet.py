@@ -16,9 +16,9 @@ from .images import Array, Blob, cached, decode, drop_grey
 
 IMAGE_NAMES = ("img", "image", "picture", "pixel_values")
 LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
-#: Bytes of a value in memory, by its type in a file.
+#: How many bytes a value takes in memory, by its type in the file.
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 8}
-#: The values of a file may take so many bytes; above that, at most RATIO times the bytes of the file.
+#: The values of a file may take this many bytes in memory, or RATIO times the bytes of the file if this is more.
 VALUES = 2**30
 
 
@@ -37,12 +37,12 @@ def read_parquet(
     label_column: str | None = None,
     size: int | None = None,
 ) -> dict[str, Array]:
-    """Arrays x, y, x_test, y_test and classes (names); decoded the first time, later read from the cache.
+    """Arrays x, y, x_test, y_test and classes (names). The first call decodes the images; later calls read the cache.
 
     Args:
-        name: of the data set, for the cache.
+        name: the name of the data set, for the cache.
         train, test: the files; without test files, x_test and y_test are left out.
-        image_column, label_column: found by name and type if not given.
+        image_column, label_column: found by name and type if they are not given.
         size: images are resized to `size` × `size`; without it all must have the same size.
     """
 
@@ -114,7 +114,10 @@ def _columns(path: Path, image: str | None, label: str | None) -> tuple[str, str
 
 
 def open_parquet(path: Path, **options: Any) -> Any:
-    """A Parquet file whose sizes are plausible. Repeated texts stay dictionaries, so that each is in memory once."""
+    """A Parquet file whose sizes are plausible.
+
+    Columns of repeated texts remain dictionaries, which take less memory.
+    """
     from pyarrow import parquet
 
     about = parquet.read_metadata(path)
@@ -129,7 +132,10 @@ def open_parquet(path: Path, **options: Any) -> Any:
 
 
 def plain_batches(path: Path, rows: int, **options: Any) -> tuple[Any, Iterator[Any]]:
-    """The schema of a Parquet file, and its rows in plain columns, at most so many at a time, under `measured`."""
+    """The schema of a Parquet file, and its rows without dictionaries. rows: the most rows of a batch.
+
+    See `measured` for the files that are refused.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -148,7 +154,7 @@ def plain_batches(path: Path, rows: int, **options: Any) -> tuple[Any, Iterator[
 
 
 def measured(batches: Iterable[Any], path: Path) -> Iterator[Any]:
-    """Batches of rows; refuses a file whose values take implausibly many bytes when dictionaries are written out."""
+    """Batches of rows; refuses a file whose values without dictionaries take implausibly many bytes."""
     import pyarrow
     from pyarrow import compute
 
@@ -165,17 +171,17 @@ def measured(batches: Iterable[Any], path: Path) -> Iterator[Any]:
 
 
 def _rows_at_once(about: Any, most: int) -> int:
-    """How many rows are read at a time: few where little in the file may stand for long values in many rows."""
+    """How many rows are read at a time; fewer if a few bytes of the file may stand for long values in many rows."""
     longest = max([1, *(_longest(one) for one in _chunks(about) if one.physical_type == "BYTE_ARRAY")])
     return max(1, min(most, FLOOR // longest))
 
 
 def _longest(chunk: Any) -> int:
-    """The most bytes of a value that a chunk of texts can repeat."""
+    """The most bytes of a value that a chunk of texts may repeat."""
     whole = int(chunk.total_uncompressed_size)
     if "DELTA_BYTE_ARRAY" in chunk.encodings:
         return whole
-    if not chunk.has_dictionary_page or "." not in chunk.path_in_schema:  # dictionaries are not repeated in memory
+    if not chunk.has_dictionary_page or "." not in chunk.path_in_schema:  # memory holds each value of a dictionary once
         return 1
     pages = chunk.total_compressed_size - (chunk.data_page_offset - chunk.dictionary_page_offset)
     return whole - min(whole, max(0, int(pages)))
@@ -189,7 +195,7 @@ def _chunks(about: Any) -> Iterator[Any]:
 
 
 def _most(packed: int) -> int:
-    """The most bytes of the values in a file: equal values take almost no room in it."""
+    """The most bytes that the values of a file may take in memory; equal values take almost no space in a file."""
     return min(max(VALUES, RATIO * packed), machine.memory())
 
 
@@ -208,7 +214,7 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
                     if column.null_count:
                         raise ArnoError(f"{path}: column {label}", "a sample has no label", "remove such rows")
                     labels.append(_labels(path, column))
-                    for scalar in batch.column(image):  # one after the other: equal images are one in the batch
+                    for scalar in batch.column(image):  # one image at a time: the batch stores equal images once
                         value = scalar.as_py()
                         content = value.get("bytes") if isinstance(value, dict) else value
                         if content is None:
@@ -227,7 +233,7 @@ def _read(files: list[Path], image: str, label: str, size: int | None) -> tuple[
 
 
 def _labels(path: Path, column: Any) -> Array:
-    """Labels as they are stored; texts of moderate length."""
+    """The labels as they are stored; refuses long texts."""
     import pyarrow
     from pyarrow import compute
 

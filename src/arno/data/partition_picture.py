@@ -13,7 +13,7 @@ from ..pictures.figure import blank
 from .dataset import Labels
 from .partition import Partition
 
-#: More than BUBBLES clients are drawn as a heat map; of more than COLUMNS clients only COLUMNS are drawn.
+#: More than BUBBLES clients are drawn as a heat map. If there are more than COLUMNS clients, only COLUMNS are drawn.
 BUBBLES, COLUMNS = 40, 500
 
 
@@ -52,8 +52,8 @@ def draw_partition(
 def holdings(partition: Partition, strata: Labels, names: Sequence[str], *, label: str = "") -> Any:
     """A figure: how many samples of each stratum (y axis) each client (x axis) has.
 
-    Few clients are drawn as circles with area ∝ samples, many as a heat map (white: no samples), of very many clients
-    only some. label: of the y axis.
+    Few clients are drawn as circles whose area is proportional to the number of samples. Many clients are drawn as a
+    heat map (white: no samples); of very many clients only some are drawn. label: the label of the y axis.
     """
     from matplotlib.colors import PowerNorm
 
@@ -65,7 +65,7 @@ def holdings(partition: Partition, strata: Labels, names: Sequence[str], *, labe
     if len(shown) <= BUBBLES:
         _bubbles(axes, table)
     else:
-        shades = PowerNorm(0.5, vmin=0)  # colours by the square root: one large cell must not hide the others
+        shades = PowerNorm(0.5, vmin=0)  # colours by the square root, so that one large cell does not hide the others
         cells = table.double().where(table > 0, torch.nan).numpy()  # NaN is drawn white
         image = axes.imshow(cells, "cividis_r", shades, aspect="auto", origin="lower", interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")

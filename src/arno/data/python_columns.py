@@ -1,4 +1,4 @@
-"""What a Python program gives as data, as columns: frames, arrays, data sets of torch and of Hugging Face, lists."""
+"""Data of a Python program as columns: frames, arrays, data sets of torch and of Hugging Face, lists."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Rows:
     """Samples as columns.
 
     x: a DataFrame, or one array for all samples. y: the targets by name, each with one value per sample; None for a
-    column of x. client: the name of the client of each sample, or of a column of x; None if there are none. names: of
-    the classes, if y holds their numbers.
+    column of x. client: the name of the client of each sample, or the name of a column of x; None if there are no
+    clients. names: the names of the classes, if y holds the numbers of classes.
     """
 
     x: Any
@@ -38,7 +38,7 @@ class Rows:
 
 
 def rows_of(x: Any, y: Any, label: Label, client: Any, features: Sequence[str] | None) -> Rows:
-    """Samples in any form as columns. label: the name of the target, where samples have names for what they hold."""
+    """Samples in any form as columns. label: the name of the target, if the parts of a sample have names."""
     import pandas as pd
 
     if several := _by_client(x):
@@ -64,7 +64,7 @@ def rows_of(x: Any, y: Any, label: Label, client: Any, features: Sequence[str] |
 
 
 def _by_client(x: Any) -> dict[str, Any]:
-    """The data of each client, if x is a mapping or a list of frames or of data sets; empty otherwise."""
+    """The data of each client, if x is a mapping or a list of frames or of data sets; otherwise empty."""
     import pandas as pd
 
     if isinstance(x, Mapping):
@@ -112,7 +112,7 @@ def _joined_pairs(each: Mapping[Any, Any], client: Any) -> Rows:
 
 
 def _columns(x: Any) -> Any:
-    """Tables of Arrow, of libraries that share Arrow's columns, and structured arrays, as frames; else x itself."""
+    """A frame for a table of Arrow, of a library that exports Arrow columns, or a structured array; else x itself."""
     import pandas as pd
     import pyarrow as pa
 
@@ -138,7 +138,7 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
 
 
 def _named_columns(x: Any, wanted: Sequence[object]) -> Any:
-    """A frame whose columns are called by texts; levels of the index that are wanted by name become columns."""
+    """A frame whose columns have texts as names. Levels of the index that are named in `wanted` become columns."""
     levels = [name for name in x.index.names if name is not None and name in wanted and name not in x.columns]
     x = x.reset_index(level=levels) if levels else x
     names = [str(name) for name in x.columns]
@@ -148,9 +148,9 @@ def _named_columns(x: Any, wanted: Sequence[object]) -> Any:
 
 
 def aligned(x: Any, values: Any, name: str, of: str = "x") -> Any:
-    """The values, if they are in the order of the rows of x; refuses a Series with the same index in another order.
+    """The values, if they are in the order of the rows of x. Refuses a Series with the same index in another order.
 
-    name, of: what values and x are called, for errors.
+    name, of: the names of values and of x in errors.
     """
     import pandas as pd
 
@@ -163,7 +163,7 @@ def aligned(x: Any, values: Any, name: str, of: str = "x") -> Any:
 
 
 def by_name(y: Any) -> dict[str, Any]:
-    """Targets by name: a column of a frame each; y, or y0, y1, … for an array."""
+    """Targets by name: the columns of a frame; for an array, y, or y0, y1, … for its columns."""
     import pandas as pd
 
     if isinstance(y, pd.DataFrame):
@@ -177,7 +177,7 @@ def by_name(y: Any) -> dict[str, Any]:
 
 
 def _is_name(name: Any) -> bool:
-    """Whether a value names a column: a text, or a number as pandas counts columns."""
+    """Whether a value names a column: a text, or a number, because columns of pandas may have numbers as names."""
     return isinstance(name, str | int) and not isinstance(name, bool)
 
 
@@ -187,12 +187,12 @@ def _one_name(client: Any) -> str | None:
 
 
 def _names(label: Label) -> list[Any]:
-    """The names of the labels, as they were given."""
+    """The names of the labels, as the user gave them."""
     return [] if label is None else list(label) if isinstance(label, list) else [label]
 
 
 def _single(label: Label) -> str | None:
-    """The name of the label of samples that hold one target each."""
+    """The name of the label, for samples that have one target each."""
     if isinstance(label, list):
         rule = "several columns of labels need a DataFrame"
         raise ArnoError(f"arno.Data: label = {label}", rule, "name one, or give a DataFrame")
@@ -205,7 +205,10 @@ def is_hugging_face(x: Any) -> bool:
 
 
 def array(values: Any) -> Array:
-    """Values (a tensor, an array, an image, a list) as an array; the colours of an image come first."""
+    """Values (a tensor, an array, an image, a list) as an array.
+
+    For an image, the first axis is that of the colours.
+    """
     from PIL.Image import Image
 
     if isinstance(values, torch.Tensor):
@@ -217,7 +220,7 @@ def array(values: Any) -> Array:
         return np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
     _refuse_sparse(type(values).__module__.startswith("scipy.sparse"), values, "x.toarray()")
     if isinstance(values, Image):
-        if values.mode[0] in "IF":  # 16 or 32 bits: numbers as they are, for 8 bits would cut them off
+        if values.mode[0] in "IF":  # 16 or 32 bits; a conversion to 8 bits would lose information
             return np.asarray(values, dtype=np.float32)[None]
         pixels = np.asarray(values.convert("L" if values.mode in ("1", "L", "LA") else "RGB"))
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -234,7 +237,7 @@ def _refuse_sparse(sparse: bool, values: Any, dense: str) -> None:
 
 
 def stacked(values: Iterable[Any]) -> Array:
-    """One array for the inputs of all samples; refuses samples of different shapes."""
+    """One array for the inputs of all samples. Refuses samples of different shapes."""
     arrays = [array(value) for value in values]
     odd = next((one.shape for one in arrays if one.shape != arrays[0].shape), None)
     if odd is not None:
@@ -265,7 +268,7 @@ def _bunch(x: Mapping[str, Any], client: Any) -> Rows:
 
 
 def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str] | None) -> Rows:
-    """A Hugging Face data set: as a frame if all columns hold one value per row, else sample by sample."""
+    """A Hugging Face data set: as a frame if all columns hold one value per row, otherwise sample by sample."""
     columns = list(x.column_names)
     label = _named("label", label, columns, LABELS)
     names = x.features[label].names if type(x.features[label]).__name__ == "ClassLabel" else None
@@ -284,7 +287,7 @@ def _hugging_face(x: Any, label: str | None, client: Any, features: Sequence[str
 
 
 def _is_single(feature: Any) -> bool:
-    """Whether a column of a Hugging Face data set holds numbers, text or truth values, and not images or lists."""
+    """Whether a column of a Hugging Face data set holds numbers, text or truth values; false for images and lists."""
     return type(feature).__name__ in ("Value", "ClassLabel")
 
 
@@ -309,7 +312,7 @@ def _samples(x: Any, label: str | None, client: Any, features: Sequence[str] | N
 
 
 def _form(sample: Any) -> tuple[str, object]:
-    """What a sample holds: its keys, or how many values."""
+    """What a sample holds: its keys, or the number of its values."""
     if isinstance(sample, Mapping):
         return "dictionary", frozenset(sample)
     return ("values", len(sample)) if isinstance(sample, tuple | list) else ("object", None)
@@ -333,19 +336,19 @@ def _read(x: Any) -> list[Any]:
 def _sample(x: Any, i: int) -> Any:
     try:
         return x[i]
-    except Exception as error:  # the code of a user's data set
+    except Exception as error:  # the code of a user's data set may raise any exception
         why = " ".join(str(error).split())
         rule = f"it cannot be read ({type(error).__name__}: {why})"
         raise ArnoError(f"arno.Data: sample {i}", rule, "correct the data set") from error
 
 
 def _has_length(x: Any) -> bool:
-    """Whether an object has samples by number."""
+    """Whether an object has a length, and samples by index."""
     return {"__len__", "__getitem__"} <= {*dir(type(x))}
 
 
 def _pairs(columns: Sequence[Any], client: Any) -> Rows:
-    """Samples as (x, y) or (x, y, client), column by column."""
+    """Samples as (x, y) or (x, y, client). columns: the values of all samples for each position."""
     if len(columns) == 3 and client is not None:
         raise ArnoError("arno.Data", "the samples are (x, y, client), and client is given too", "leave out client=")
     if len(columns) not in (2, 3):
@@ -378,20 +381,20 @@ def _dictionaries(
 
 
 def _labelled(label: str, y: Any) -> dict[str, Any]:
-    """The targets by name, with the name of the label if there is one value per sample."""
+    """The targets by name. If there is one value per sample, it has the name of the label."""
     found = by_name(y)
     return {label: found["y"]} if "y" in found else found
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """One value per sample: numbers and text as they are, tensors and images stacked."""
+    """One value per sample: numbers and text are unchanged, tensors and images are stacked."""
     if all(isinstance(value, str | bool | int | float | None) for value in values[:100]):
         return list(values)
     return stacked(values)
 
 
 def _named(role: str, name: str | None, keys: Sequence[str], usual: Sequence[str]) -> str:
-    """The key with a role: the one that is named, else the first of the usual names."""
+    """The key with a role: the given name, otherwise the first of the usual names."""
     found = next((key for key in ([name] if name is not None else usual) if key in keys), None)
     if found is None:
         what = f"arno.Data: {role} = {name}" if name is not None else "arno.Data"

@@ -1,11 +1,12 @@
-"""Feature shift: the inputs of each client are changed in a way of its own. The labels do not change.
+"""Feature shift: the inputs of each client are changed in a different way. The labels do not change.
 
 Client k of N has the level k/N. rotation turns its images by strength · k/N degrees, noise adds Gaussian noise with
 the deviation strength · k/N (in deviations of the inputs), scale multiplies its inputs by strength^(k/N).
 
-Validation and test samples of a client are changed as its training samples. A sample of no client (of the common test
-set, or held out before the data were divided) is changed as one of a client that is drawn for it, in proportion to the
-sizes: these samples then have the distribution of all clients together.
+The validation and test samples of a client are changed in the same way as its training samples. Other samples (of the
+common test set, or held out before the data were divided) belong to no client. For each of them a client is drawn, in
+proportion to the sizes of the clients, and the sample is changed as a sample of this client. So these samples have the
+distribution of all clients together.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from ..errors import ArnoError
 from .dataset import Dataset
 
 Shift = Literal["rotation", "noise", "scale"]
-#: The usual strength of each kind, and the last client's change in words.
+#: The default strength of each kind, and a text about the change of client k.
 USUAL: dict[Shift, tuple[float, str]] = {
     "rotation": (90.0, "images are turned by {0:g}·k/{1} degrees"),
     "noise": (1.0, "noise with {0:g}·k/{1} deviations is added"),
     "scale": (2.0, "inputs are multiplied by {0:g}^(k/{1})"),
 }
-#: At most so many numbers are rotated at a time.
+#: About how many numbers are rotated at a time.
 PIECE = 2**22
 
 
@@ -67,7 +68,7 @@ def shifted(data: Dataset, kind: Shift, strength: float | None, owner: Tensor, c
 
 
 def _each(x: Tensor, owner: Tensor, change: Callable[[Tensor, int, int], Tensor], part: int) -> Tensor:
-    """A copy of the samples with those of every client changed."""
+    """A copy of the samples, in which the samples of every client are changed."""
     out = torch.empty_like(x)
     order = owner.argsort(stable=True)
     for rows in order.split(torch.unique(owner, return_counts=True)[1].tolist()):
@@ -76,7 +77,7 @@ def _each(x: Tensor, owner: Tensor, change: Callable[[Tensor, int, int], Tensor]
 
 
 def rotated(x: Tensor, degrees: float) -> Tensor:
-    """Images `[b, C, H, W]` turned counter-clockwise; exact for right angles, else by linear interpolation.
+    """Images `[b, C, H, W]` turned counter-clockwise; exact for right angles, otherwise by linear interpolation.
 
     >>> rotated(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 90).flatten().tolist()
     [2.0, 4.0, 1.0, 3.0]
@@ -94,7 +95,7 @@ def rotated(x: Tensor, degrees: float) -> Tensor:
 
 
 def _refuse(data: Dataset, kind: Shift, strength: float) -> None:
-    """Refuse inputs that cannot be changed so, and strengths without a meaning."""
+    """Refuse inputs that this kind cannot change, and strengths that are not positive or not finite."""
     if not 0 < strength < inf:
         remedy = f"try data.shift_strength={USUAL[kind][0]:g}"
         raise ArnoError(f"data.shift_strength = {strength:g}", "it must be above 0", remedy)

@@ -1,4 +1,4 @@
-"""Files of tables: which files a setting names, and their rows with types."""
+"""Files of tables: the files that a setting names, and their rows with types."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ SUFFIXES = {
     ".feather": "feather",
     ".arrow": "feather",
 }
-#: The name of the added column with the client of a row, where every file is a client. No column has this name.
+#: If every file is a client: the name of the added column with the client of a row. No other column has this name.
 FILE = "\0client"
-#: What to do with files that are no tables.
+#: What the user can do with files that are not tables, by suffix.
 REMEDIES = {
     **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar"), "unpack it first"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV"),
 }
-#: So many rows of a Parquet file are read at a time, and so many bytes of a column.
+#: How many rows of a Parquet file are read at a time, and how many bytes of a column.
 ROWS, BUFFER = 2**15, 2**17
 
 
 def kind_of(file: Path) -> str | None:
-    """How a file is read: csv, parquet or feather; None if its kind is not known. CSV files may be packed with gzip.
+    """How a file is read: csv, parquet or feather; None if its kind is not known.
+
+    CSV files may be compressed with gzip.
 
     >>> kind_of(Path("a.CSV")), kind_of(Path("a.csv.gz")), kind_of(Path("a.parquet.gz")), kind_of(Path("a.gz"))
     ('csv', 'csv', None, None)
@@ -53,12 +55,12 @@ def kind_of(file: Path) -> str | None:
 
 
 def stem(file: Path) -> str:
-    """The name of a file without what says its kind."""
+    """The name of a file without its suffixes."""
     return Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem
 
 
 def several(path: object) -> bool:
-    """Whether a path is a list, a folder or a pattern; a file may have brackets in its name."""
+    """Whether a path is a list, a folder or a pattern. A path with brackets is a file if this file exists."""
     return not isinstance(path, str) or place(path).is_dir() or (has_magic(path) and not place(path).exists())
 
 
@@ -66,8 +68,8 @@ def several(path: object) -> bool:
 class Read:
     """The rows of one or several files.
 
-    by_file: whether the column FILE says from which file a row is. lengths: the rows of each file. mixed: the columns
-    that have text in one file and numbers in another, with a line that says where.
+    by_file: whether the column FILE says from which file a row is. lengths: the number of rows of each file. mixed: the
+    columns that have text in one file and numbers in another; for each of them, a text that says where.
     """
 
     setting: str
@@ -79,7 +81,7 @@ class Read:
 
     @property
     def what(self) -> str:
-        """What was read, for errors; data of a Python program come from no file."""
+        """What was read, for errors. Data of a Python program come from no file."""
         return f"{self.setting} = {self.files[0]}" if self.lengths else self.setting
 
 
@@ -104,7 +106,7 @@ def read(setting: str, path: str | Sequence[str], by_file: bool, exact: Containe
 
 
 def _mixed(files: list[Path], tables: list[pa.Table]) -> dict[str, str]:
-    """The columns with text in one file and numbers in another, and in which."""
+    """The columns with text in one file and numbers in another; for each of them, a text that names both files."""
     found = {}
     for name in tables[0].column_names:
         columns = [(file, table[name]) for file, table in zip(files, tables, strict=True)]
@@ -145,7 +147,7 @@ def _files(setting: str, path: str | Sequence[str]) -> list[Path]:
 
 
 def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
-    """The rows of a file, typed, read in batches."""
+    """The rows of a file, with types; they are read in batches."""
     kind = kind_of(file)
     try:
         if kind == "parquet":
@@ -174,7 +176,7 @@ def _load(setting: str, file: Path, exact: Container[str]) -> pa.Table:
 
 
 def _unreadable(what: str, kind: str, error: Exception) -> ArnoError:
-    """The error for a file of which Arrow says that it cannot be read."""
+    """The error for a file that Arrow cannot read."""
     why = " ".join(str(error).split()).rstrip(".")
     if "cannot infer number of columns" in why:
         return ArnoError(what, "it has no rows", "is this the right file?")
@@ -188,7 +190,7 @@ def _unreadable(what: str, kind: str, error: Exception) -> ArnoError:
 
 
 def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Container[str]) -> pa.Table:
-    """A table of batches, each checked when it is read; numbers become float32 at once, which saves memory.
+    """A table of batches, each checked when it is read. Numbers become float32 at once, which saves memory.
 
     exact: columns whose numbers are names and are not rounded.
     """
@@ -203,7 +205,7 @@ def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Conta
     for batch in batches:
         batch.validate(full=True)  # a damaged file may point outside its own buffers
         columns = [
-            # What is not cast is copied: it would keep the memory of the whole batch.
+            # A column that is not cast is copied, because otherwise it would keep the memory of the whole batch.
             pa.concat_arrays([column, column[:0]]) if column.type == kind else column.cast(kind, safe=False)
             for column, kind in zip(batch.columns, kinds, strict=True)
         ]
@@ -213,7 +215,7 @@ def _narrowed(schema: pa.Schema, batches: Iterable[pa.RecordBatch], exact: Conta
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:
-    """Tables with the same columns below each other; a column with text in one file is text in all."""
+    """Tables with the same columns, one below the other. A column with text in one table is text in all tables."""
     if len(tables) == 1:
         return tables[0]
     for name in tables[0].column_names:
@@ -226,7 +228,7 @@ def joined(tables: list[pa.Table]) -> pa.Table:
 
 def _refuse_columns(first: Path, known: list[str], file: Path, names: list[str]) -> None:
     """Refuse a file whose columns are not those of the first file."""
-    there, here = set(known), set(names)  # a list of 32,768 names would be searched for each of them
+    there, here = set(known), set(names)  # sets, because to search a list of 32,768 names for each name takes long
     lacks, extra = [n for n in known if n not in here], [n for n in names if n not in there]
     if lacks or extra:
         said = [f"{word} {shortened(some)}" for word, some in (("lacks", lacks), ("has also", extra)) if some]

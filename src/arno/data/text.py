@@ -22,7 +22,7 @@ _WORDS = re.compile(r"\w+|[^\w\s]|\n")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in small letters; marks and line ends are words too.
+    """The words of a text in small letters; punctuation marks and line ends are words too.
 
     >>> words("Speak, speak.")
     ['speak', ',', 'speak', '.']
@@ -32,7 +32,9 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens: 0 fills short sequences, 1 stands for all unknown ones, the others have a name each.
+    """The tokens.
+
+    Token 0 fills short sequences, token 1 stands for all unknown tokens, and each other token has a name.
 
     >>> chars = Vocabulary.of("char", ["aba"])
     >>> chars.names, chars.codes("bac").tolist()
@@ -44,7 +46,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, unit: Unit, texts: Iterable[str], most: int = 10_000) -> Vocabulary:
-        """All characters of some texts, in their order; or their most frequent words, at most `most`."""
+        """The vocabulary of some texts: all their characters in order, or their `most` most frequent words."""
         if unit == "char":
             return cls(unit, (PADDING, UNKNOWN, *sorted({character for text in texts for character in set(text)})))
         counts = Counter(word for text in texts for word in words(text))
@@ -89,7 +91,7 @@ def sequences(codes: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
 
 
 def bigram_perplexity(train: tuple[Ints, Ints], test: tuple[Ints, Ints], vocabulary: int) -> float:
-    """The perplexity of a bigram model on test data: the next token depends on the last one alone.
+    """The perplexity of a bigram model on test data: the next token depends only on the token before it.
 
     P(b | a) = (count(a b) + P(b)) / (count(a) + 1), P(b) = (count(b) + 1) / (count of all + vocabulary)
 

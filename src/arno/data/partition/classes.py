@@ -52,7 +52,7 @@ def classes(y: Labels, clients: int, seed: int, *, classes: int = 2) -> Partitio
     _refuse_classes(counts, clients, classes)
     random = numpy_stream(seed, "partition")
     holders = _holders(counts, clients, clients * classes, random)
-    # Sample number r of a class goes to holder r modulo the number of holders.
+    # Sample number r of a class goes to the holder with the number r modulo the number of holders.
     starts = np.cumsum([0, *(len(h) for h in holders)])
     rank = rank_in_class(labels, random)
     return by_owner(np.concatenate(holders)[starts[labels] + rank % np.diff(starts)[labels]], clients)
@@ -132,7 +132,7 @@ def _refuse_classes(counts: Ints, clients: int, classes: int) -> None:
 
 
 def _holders(counts: Ints, clients: int, places: int, random: np.random.Generator) -> list[Ints]:
-    """For each class the clients that hold it: `places` (client, class) pairs, the same number for every client."""
+    """For each class, the clients that hold it: `places` pairs (client, class), the same number for every client."""
     room = np.minimum(counts, clients)
     level = next(v for v in range(clients, 0, -1) if np.minimum(room, v).sum() <= places)
     degree = np.minimum(room, level)
@@ -140,7 +140,7 @@ def _holders(counts: Ints, clients: int, places: int, random: np.random.Generato
     degree[more] += 1
     need = np.full(clients, places // clients)
     holders = [np.empty(0, dtype=np.int64)] * len(counts)
-    for label in random.permutation(len(counts)):  # clients that lack most classes first: this always succeeds
+    for label in random.permutation(len(counts)):  # clients that need most classes are first: this always succeeds
         holders[label] = np.argsort(random.random(clients) - need)[: degree[label]]
         need[holders[label]] -= 1
     return holders

@@ -12,7 +12,7 @@ from ..dataset import Ints, Labels, rank_in_class
 from . import partitions
 from .partition import Partition, by_owner, checked
 
-#: At most so many numbers are drawn at a time.
+#: About how many numbers are drawn at a time.
 BLOCK = 2**22
 
 
@@ -73,7 +73,7 @@ def dirichlet(
 def _skewed_table(
     counts: Ints, clients: int, alpha: float, min_size: int, tries: int, random: np.random.Generator
 ) -> Ints:
-    """How many samples of each class (row) each client (column) gets; rows sum to `counts`."""
+    """How many samples of each class (row) each client (column) gets; each row has the sum `counts`."""
 
     def row(count: int) -> Ints:
         ends = np.floor(np.cumsum(random.dirichlet(np.full(clients, alpha))) * count + 1e-9).astype(np.int64)
@@ -104,7 +104,7 @@ def _skewed_table(
 
 
 def _equal_table(counts: Ints, clients: int, alpha: float, random: np.random.Generator) -> Ints:
-    """The same for clients of equal size: in random order each takes remaining samples of the classes it has drawn."""
+    """The same for clients of equal size: in random order, each client takes remaining samples of its drawn classes."""
     total, left = int(counts.sum()), counts.copy()
     wishes = random.dirichlet(np.full(len(counts), alpha), size=clients) * counts
     table = np.zeros((len(counts), clients), dtype=np.int64)
@@ -122,9 +122,9 @@ def _equal_table(counts: Ints, clients: int, alpha: float, random: np.random.Gen
 
 
 def _mixed_table(counts: Ints, clients: int, alpha: float, random: np.random.Generator) -> Ints:
-    """The same if clients take turns sample by sample.
+    """The same if the clients take one sample at a time.
 
-    Between two classes that are used up, all draws are independent, so they are made at once.
+    Until a class is used up, all draws are independent, so they are made at once.
     """
     total, left = int(counts.sum()), counts.copy()
     wishes = random.dirichlet(np.full(len(counts), alpha), size=clients)
@@ -132,7 +132,7 @@ def _mixed_table(counts: Ints, clients: int, alpha: float, random: np.random.Gen
     table = np.zeros((len(counts), clients), dtype=np.int64)
     while len(turns):
         share = wishes * (left > 0)
-        share[~(share.sum(1) > 0)] = left  # nothing that this client wishes is left
+        share[~(share.sum(1) > 0)] = left  # no class that this client draws has samples left
         ends = np.cumsum(share / share.sum(1, keepdims=True), axis=1)
         ends[:, np.flatnonzero(left)[-1] :] = 1
         now = turns[: max(1, BLOCK // len(counts))]

@@ -1,4 +1,4 @@
-"""Clients that are given: by the data, or by a file."""
+"""Partitions by given clients: named by the data, or by a file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def file(
 
 
 def _parsed(where: str, path: Path) -> object:
-    """The JSON value or the Python literal in a text file; the lines of a .txt or .csv file, None for an empty line."""
+    """The JSON value or the Python literal in a text file; for .txt and .csv the lines, None for an empty line."""
     regular(path, "partition.path =")
     remedy = 'write [[0, 2], [1, 3]] or {"a": [0, 2], "b": [1, 3]}'
     try:
@@ -81,7 +81,7 @@ def _parsed(where: str, path: Path) -> object:
 
 
 def _lists(where: str, read: object) -> tuple[list[list[object]], tuple[str, ...] | None]:
-    """The list of samples per client, and the names of the clients if they are more than 0, 1, 2, … ."""
+    """The list of samples of each client, and the names of the clients, if they are not the numbers 0, 1, 2, … ."""
     names: tuple[str, ...] | None = None
     rows = read
     if isinstance(read, Mapping):
@@ -97,7 +97,7 @@ def _lists(where: str, read: object) -> tuple[list[list[object]], tuple[str, ...
 
 
 def _columns(where: str, ids: list[object], samples: int) -> tuple[list[list[object]], tuple[str, ...] | None]:
-    """The samples of each client from the client of each sample (None: of no client), and the names as in `_lists`."""
+    """The samples of each client, from the client of each sample (None: no client), and the names as in `_lists`."""
     if len(ids) == samples + 1 and isinstance(ids[0], str):
         ids = ids[1:]  # the first line is a heading
     if len(ids) != samples:

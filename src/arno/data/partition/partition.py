@@ -1,4 +1,4 @@
-"""Which samples each client has: the class, and what a function may return in its place."""
+"""The class `Partition`: which samples each client has. Also checks of what partition functions return."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each client has, in two arrays: a million clients need no million objects.
+    """The samples of each client, in two arrays; so a million clients do not need a million objects.
 
     Args:
         indices: the samples of all clients, one client after another (int64, or int32 to save memory).
         offsets: `[N + 1]`; client k has `indices[offsets[k]:offsets[k + 1]]`.
-        names: of the clients, if they have any.
+        names: the names of the clients, if they have any.
 
     >>> two = Partition(torch.tensor([4, 5, 6]), torch.tensor([0, 1, 3]))
     >>> len(two), two[1].tolist(), two.sizes.tolist()
@@ -52,7 +52,7 @@ class Partition:
         return self.offsets.diff()
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the sizes of the clients."""
+        """The HTML for notebooks: the sizes of the clients."""
         sizes = self.sizes
         facts = {"clients": len(self), "samples": int(sizes.sum())}
         return card("Partition", facts | {"samples of a client": f"{sizes.min()} to {sizes.max()}"}, figure=self.plot())
@@ -74,7 +74,7 @@ class Partition:
         return replace(self, indices=index[self.indices])
 
     def among(self, kept: Tensor) -> Partition:
-        """The same partition of the samples `kept` (ascending) alone: sample `kept[i]` becomes sample i.
+        """The same partition with the samples `kept` (ascending) only: sample `kept[i]` becomes sample i.
 
         >>> two = Partition(torch.tensor([4, 0, 6]), torch.tensor([0, 1, 3]))
         >>> two.among(torch.tensor([4, 5, 6])).indices.tolist(), two.among(torch.tensor([4, 5, 6])).sizes.tolist()
@@ -93,11 +93,11 @@ class Partition:
         return owner
 
     def shares(self) -> bool:
-        """Whether some sample belongs to several clients."""
+        """Whether a sample belongs to several clients."""
         return bool(torch.bincount(self.indices, minlength=1).max() > 1)
 
     def lined_up(self, index: Tensor) -> tuple[Tensor, Partition]:
-        """`index` sorted by client, and the partition of data in that order: a client's samples are then contiguous.
+        """`index` sorted by client, and the partition of data in this order: the samples of a client are contiguous.
 
         If clients share a sample, both are returned unchanged.
 
@@ -137,7 +137,7 @@ def by_owner(owner: Ints, clients: int, names: tuple[str, ...] | None = None) ->
 
 
 def checked(y: Labels, clients: int) -> Ints:
-    """The strata as an array; refuses a number of clients that does not fit."""
+    """The strata as an array. Refuses a number of clients that does not fit the number of samples."""
     labels = as_labels(y)
     if clients < 1:
         raise ArnoError(f"clients = {clients}", "there must be at least one", "try clients=10")
@@ -203,7 +203,7 @@ def from_lists(where: str, rows: Sequence[object], samples: int, clients: int | 
 
 
 def _indices(row: object) -> Ints | None:
-    """Sample indices (a list, an array or a tensor) as int64; None if they are something else."""
+    """Sample indices (a list, an array or a tensor) as int64; None for any other object."""
     if isinstance(row, Sequence) and not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in row):
         return None
     try:

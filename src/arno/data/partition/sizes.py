@@ -1,4 +1,4 @@
-"""Labels at random: equal sizes, unequal sizes, drawn with replacement."""
+"""Partitions that do not use labels: equal sizes, unequal sizes, drawn with replacement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def quantity(y: Labels, clients: int, seed: int, *, exponent: float = 1.0) -> Pa
     random = numpy_stream(seed, "partition")
     weight = np.arange(1, clients + 1) ** -float(exponent)
     ends = np.round(np.cumsum(weight) / weight.sum() * (n - clients)).astype(np.int64)
-    sizes = random.permutation(1 + np.diff(ends, prepend=0))  # one each, the rest by the power law
+    sizes = random.permutation(1 + np.diff(ends, prepend=0))  # one sample each, the other samples by the power law
     return by_owner(random.permutation(np.repeat(np.arange(clients), sizes)), clients)
 
 

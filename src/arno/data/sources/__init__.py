@@ -1,1 +1,1 @@
-"""One registered factory per data source; the keyword parameters of a factory are its settings `data.…`."""
+"""The data sources: one registered factory for each. The keyword parameters of a factory are its settings `data.…`."""

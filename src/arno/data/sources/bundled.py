@@ -29,7 +29,7 @@ def bundled(*, name: str | None = None) -> Dataset:
     from sklearn import datasets as tables
 
     if name == "diabetes":
-        table = tables.load_diabetes(scaled=False)  # in the units of the measurements
+        table = tables.load_diabetes(scaled=False)  # the values as they were measured
         arrays = {"y": table.target.astype(np.float32)}
     else:
         table = tables.load_wine() if name == "wine" else tables.load_breast_cancer()

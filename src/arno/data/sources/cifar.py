@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the published binary archives or from Parquet files of the hub; pickles are not read."""
+"""CIFAR-10 and CIFAR-100, read from the published binary archives or from Parquet files of the hub, without pickles."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def cifar100(*, root: str | None = None) -> Dataset:
 def _read(
     name: str, root: str | None, archive: str, md5: str, inner: str, train: list[str], test: str, skip: int
 ) -> dict[str, Array]:
-    """Images and labels from the files in the folder; `skip` label bytes (the last one is used) precede each image."""
+    """Images and labels from the files in the folder.
+
+    skip: how many label bytes precede each image; the last one is used.
+    """
     folder = home(name, root)
     parquet = find_parquet(folder)
     if parquet["train"] and parquet["test"]:

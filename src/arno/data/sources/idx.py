@@ -34,7 +34,7 @@ FASHION_MD5 = {
 }
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 EMNIST, EMNIST_MD5 = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"
-#: The classes of each split of EMNIST, in the order of the labels. A merged class has the name of the capital letter.
+#: The classes of each split of EMNIST, in the order of the labels. A merged class has the name of its capital letter.
 MERGED = digits + ascii_uppercase + "abdefghnqrt"
 CHARACTERS = {
     "byclass": digits + ascii_uppercase + ascii_lowercase,
@@ -74,7 +74,8 @@ def emnist(
 ) -> Dataset:
     """Handwritten digits and letters in six splits (Cohen et al., 2017, arXiv:1702.05373).
 
-    The stored images are transposed and turned back here; the labels of `letters` start at 1 in the files, at 0 here.
+    The images in the files are transposed; here they are upright. The labels of `letters` start at 1 in the files, and
+    at 0 here.
 
     Args:
         split: byclass (62 classes), bymerge and balanced (47: letters whose capital looks the same are one class),
@@ -93,7 +94,7 @@ def emnist(
 
 
 def _member(folder: Path, root: str | None, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An IDX file of EMNIST: unpacked, packed, or a member of the published archive."""
+    """An IDX file of EMNIST: plain, gzipped, or a member of the published archive."""
     rank = 3 if "images" in name else 1
     for path in (where / f"{name}{end}" for where in (folder, folder / "gzip") for end in ("", ".gz")):
         if path.is_file():

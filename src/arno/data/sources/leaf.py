@@ -1,4 +1,4 @@
-"""LEAF's JSON files: FEMNIST, Shakespeare, Sent140 and others of their form, with a client for each user."""
+"""JSON files of LEAF: FEMNIST, Shakespeare, Sent140 and others of the same form. Every user is a client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..images import Array
 from ..jsonstream import members
 from ..text import Vocabulary, bigram_perplexity
 
-#: The place of the text among the fields of a Sent140 sample: id, date, query, user, text.
+#: The index of the text in the fields of a Sent140 sample: id, date, query, user, text.
 TEXT_FIELD = 4
 
 
@@ -65,7 +65,7 @@ def leaf(
 
 
 def _files(path: str) -> tuple[list[Path], list[Path]]:
-    """The files to train and to test."""
+    """The files for training and the files for testing."""
     there = place(path)
     if not there.is_dir():
         return [regular(there, "data.path =")], []
@@ -83,7 +83,7 @@ def _files(path: str) -> tuple[list[Path], list[Path]]:
 
 @dataclass
 class User:
-    """The samples of one user: numbers `[n, k]`, or texts; and their labels."""
+    """The samples of one user, and their labels. The samples are numbers `[n, k]`, or texts."""
 
     x: list[Any] = field(default_factory=list)
     y: list[Any] = field(default_factory=list)
@@ -91,7 +91,10 @@ class User:
 
 @dataclass
 class Leaf:
-    """All users of some files. kind: numbers, next (a text and the next character) or text (a text and its label)."""
+    """All users of some files. kind: numbers, next (a text and the next character) or text (a text and its label).
+
+    width: the number of values of a sample of numbers.
+    """
 
     kind: str = ""
     width: int = 0
@@ -99,7 +102,7 @@ class Leaf:
 
 
 def _read(files: Sequence[Path], like: Leaf | None = None) -> Leaf:
-    """The users of some files; samples are of the kind of `like`."""
+    """The users of some files. like: users whose kind of samples these files must have."""
     out = Leaf() if like is None else Leaf(like.kind, like.width)
     for file in files:
         said: dict[str, Any] = {}
@@ -114,7 +117,7 @@ def _read(files: Sequence[Path], like: Leaf | None = None) -> Leaf:
 
 
 def _refuse_counts(file: Path, said: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Refuse a file without users, and one whose numbers of samples are wrong."""
+    """Refuse a file without users, and a file with wrong numbers of samples."""
     if not sizes:
         raise ArnoError(f"{file}", "it has no user_data with x and y for each user", "is this a file of LEAF?")
     users, counts = said.get("users", []), said.get("num_samples", [])
@@ -126,7 +129,7 @@ def _refuse_counts(file: Path, said: Mapping[str, Any], sizes: Mapping[str, int]
 
 
 def _add(out: Leaf, file: Path, user: str, x: Any, y: Any) -> int:
-    """Add the samples of a user; returns how many there are."""
+    """Add the samples of a user; return how many samples the file has for this user."""
     where = f"{file}: user {user!r}"
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
         raise ArnoError(where, "x and y are lists of the same length", "is the file damaged?")
@@ -179,7 +182,7 @@ def _text(where: str, x: Any) -> str:
 
 
 class Samples:
-    """The samples of all users on the way to a data set."""
+    """The samples of all users, which become a data set."""
 
     def __init__(self, train: Leaf, tested: Leaf | None, sequence: int, most: int) -> None:
         self.kind, self.train, self.tested, self.sequence, self.most = train.kind, train, tested, sequence, most
@@ -194,7 +197,7 @@ class Samples:
         return Vocabulary.of("word", texts, self.most)
 
     def dataset(self, path: Path, test: float, notes: list[str]) -> Dataset:
-        """The data set; a share of each user's samples is split off to test if there are none."""
+        """The data set. If there are no test samples, a share of each user's samples is split off."""
         users = list(self.train.users.values())
         sizes = np.array([len(user.y) for user in users])
         owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -271,7 +274,10 @@ class Samples:
         return {value: i for i, value in enumerate(sorted(values, key=lambda v: (isinstance(v, str), v)))}
 
     def _gap(self, users: Sequence[User]) -> int | None:
-        """Texts that follow each other overlap if the second one is the first one moved by a character."""
+        """For `next`: the length of texts that overlap with the next text of their user; 0 if none do. Otherwise None.
+
+        Two texts overlap if the second one is the first one, moved by one character.
+        """
         if self.kind != "next":
             return None
         pairs = [(a, b) for user in users[:20] for a, b in zip(user.x[:5], user.x[1:6], strict=False)]

@@ -1,4 +1,4 @@
-"""A user's data: arrays in an .npz file, or images in one folder per class."""
+"""A user's own data: arrays in an .npz file, or images in one folder per class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..dataset import Dataset, datasets
 from ..download import home
 from ..images import Array, Blob, cached, decode, drop_grey
 
-#: Suffixes of tables, which another source reads.
+#: Suffixes of tables, which the source `table` reads.
 TABLES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".feather", ".arrow"}
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
@@ -24,11 +24,12 @@ IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".ti
 def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
     """Arrays x, y and, if there are any, x_test, y_test and classes (names) of a NumPy .npz file.
 
-    x may be features `[n, f]`, grey images `[n, H, W]`, or images `[n, C, H, W]` or `[n, H, W, C]`; images as uint8
-    have values 0 to 255, other numbers are used as they are. Integers in y are class numbers from 0, strings are class
-    names; floating-point values are numbers `[n]` or `[n, outputs]`, for a regression. With the array `classes`, whole
-    floating-point values are class numbers too. Integers `[n, labels]` of 0 and 1 are several labels; integers of the
-    shape of x, whole numbers too, are the next token at each position of a sequence.
+    x may be features `[n, f]`, grey images `[n, H, W]`, or images `[n, C, H, W]` or `[n, H, W, C]`. Images as uint8
+    have values 0 to 255; other numbers are used without scaling. Integers in y are class numbers from 0, strings are
+    class names, and floating-point values are numbers `[n]` or `[n, outputs]` for a regression. With the array
+    `classes`, whole floating-point values are class numbers too. Integers `[n, labels]` of 0 and 1 are several labels.
+    If y has integers and the shape of x, and x has whole numbers, y holds the next token at each position of a
+    sequence.
 
     Args:
         path: the file.
@@ -61,7 +62,7 @@ def npz(*, path: str | None = None, test: float = 0.2) -> Dataset:
 
 
 def _count(path: str, samples: Sequence[Array], targets: Sequence[Array]) -> int:
-    """How many classes (or labels of 0 and 1, or tokens) there are, if they have no names."""
+    """The number of classes (or of labels of 0 and 1, or of tokens), if they have no names."""
     if targets[0].ndim == 2 and all(y.min(initial=0) >= 0 and y.max(initial=0) <= 1 for y in targets):
         return int(targets[0].shape[1])
     numbers = [*targets, *samples] if targets[0].ndim == 2 else targets  # tokens are in both
@@ -99,7 +100,7 @@ def samples_of(what: str, x: Array) -> Array:
 
 
 def _targets(path: str, key: str, y: Array, classes: bool) -> Array:
-    """Class numbers as int64, class names as strings, numbers as float32; `classes`: whether class names are given."""
+    """Class numbers as int64, class names as strings, numbers as float32. classes: whether class names are given."""
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim == 1 and y.dtype.kind == "U":
         return y
@@ -151,7 +152,10 @@ def folder(*, root: str | None = None, size: int | None = None, test: float = 0.
 
 
 def _find(place: Path, root: Path) -> dict[str, list[Path]]:
-    """The image files of each class; folders without images are left out, links out of `root` are refused."""
+    """The image files of each class.
+
+    Folders without images are left out, and links to files outside of `root` are refused.
+    """
     found = {
         sub.name: files_in(sub, root, lambda name: Path(name).suffix.lower() in IMAGES)
         for sub in folders_in(place, root)

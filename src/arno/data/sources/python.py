@@ -28,10 +28,10 @@ from .table import CLIENT_RULE, Roles, Table, fractional
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The data that this process has made, by fingerprint.
+#: The data sets that this process has made, by fingerprint.
 _MADE: dict[str, Dataset] = {}
 REMEDY = "make the same arno.Data(x, y, …) in this process first, or give it path='mine.parquet'"
-#: Settings of a table that `Data` takes, and settings of every data source that it hands on.
+#: Settings of a table that `Data` takes, and settings of every data source that `Data` passes to the run.
 TABLE, COMMON = ("missing", "categories", "numbers", "min_rows", "skip"), ("val", "client_val", "client_test", "limit")
 
 
@@ -45,7 +45,7 @@ def python(*, fingerprint: str | None = None, numbers: bool | None = None) -> Da
     """Data that a Python program gave: `arno.run(data=arno.Data(x, y, client=ids))`.
 
     Args:
-        fingerprint: of the data; a run continues only where the same data were made again.
+        fingerprint: of the data; a run can continue only in a process that has made the same data.
         numbers: true: the targets are numbers (regression); false: they are classes. By default as they were given.
     """
     if fingerprint is None:
@@ -64,7 +64,7 @@ def is_given(fingerprint: str | None) -> bool:
 
 
 class Data(Mapping[str, Any]):
-    """Data of a Python program as the `data` of a run; a mapping of the settings that name them.
+    """Data of a Python program as the `data` of a run; a mapping of the settings that name these data.
 
     >>> data = Data(np.arange(40.0).reshape(20, 2), [0, 1] * 10, client=["a"] * 10 + ["b"] * 10)
     >>> data["kind"], data.dataset.clients, data.dataset.classes
@@ -81,9 +81,9 @@ class Data(Mapping[str, Any]):
     features: the columns to learn from; by default all others.
     x_test, y_test, client_of_test: samples for testing and, if known, their clients; without them the share `test` is
         split off inside each client.
-    path: also write the table to this Parquet file. Runs and later processes then read it from there.
-    settings: of a table `missing`, `categories`, `numbers`, `min_rows`, `skip`, as of `data=table`; of a run `val`,
-        `client_val`, `client_test`, `limit`.
+    path: also write the table to this Parquet file. Runs and later processes then read the file.
+    settings: for a table `missing`, `categories`, `numbers`, `min_rows` and `skip`, with the meanings that they have
+        for `data=table`; for all data `val`, `client_val`, `client_test` and `limit`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Data(Mapping[str, Any]):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set; read from its file if the data are in one."""
+        """The data set. If the data are in a file, it is read from the file."""
         return load({key: value for key, value in self._settings.items() if key not in COMMON})
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Data(Mapping[str, Any]):
         return "\n".join([f"Data {data.name!r}, fingerprint {data.fingerprint()}", *data.notes])
 
     def _repr_html_(self) -> str:
-        """What notebooks show: what was inferred, and who holds what."""
+        """The HTML for notebooks: what was inferred, and how many samples each client holds."""
         data = self.dataset
         facts = {"training samples": len(data.y), "test samples": len(data.y_test), "fingerprint": data.fingerprint()}
         facts |= {name: value for name, _, value in (line.partition(": ") for line in data.notes)}
@@ -180,7 +180,7 @@ class Data(Mapping[str, Any]):
 
 
 class _Frames:
-    """Samples with one value per column, on the way to a data set or a file."""
+    """Samples with one value per column, which become a data set or a file."""
 
     def __init__(
         self, train: Rows, tested: Rows | None, features: list[str] | None, name: str, settings: dict[str, Any]
@@ -229,7 +229,7 @@ class _Frames:
 
 
 def refuse_table_settings(settings: Mapping[str, Any], path: object) -> None:
-    """Refuse what only a table has."""
+    """Refuse settings that only tables have."""
     odd = [*(key for key in settings if key != "numbers"), *(["path"] if path is not None else [])]
     if odd:
         rule = "it is a setting of tables, and these samples are arrays of several axes"
@@ -237,7 +237,7 @@ def refuse_table_settings(settings: Mapping[str, Any], path: object) -> None:
 
 
 def _file(path: str | Path, y: Any, x_test: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `data=table` for the path of a table, and of another one with the test rows."""
+    """The settings of `data=table` for the path of a table, and for the path of a table with the test rows."""
     if y is not None or not (x_test is None or isinstance(x_test, str | Path)):
         rule = "x is the path of a table, and its columns have the targets"
         raise ArnoError(f"arno.Data: {path}", rule, "write arno.Data('heart.csv', label='target', client='hospital')")
@@ -248,7 +248,7 @@ def _file(path: str | Path, y: Any, x_test: Any, settings: Mapping[str, Any]) ->
 
 
 def _is_table(rows: Rows) -> bool:
-    """Whether every sample is a row of a table, and no sequence with a token to predict at each position."""
+    """Whether every sample is a row of a table, and not a sequence with a token to predict at each position."""
     import pandas as pd
 
     if isinstance(rows.x, pd.DataFrame):
@@ -266,7 +266,7 @@ def _are_tokens(rows: Rows) -> bool:
 
 
 def _stacked(rows: Rows) -> Array:
-    """The targets as one array: `[n]`, or `[n, several]`."""
+    """The targets as one array: `[n]`, or `[n, columns]` for several columns."""
     columns = [array(values) for values in rows.y.values()]
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
@@ -316,7 +316,7 @@ def _notes(train: Rows, made: Dataset) -> tuple[str, ...]:
 
 
 def _clients(rows: Rows) -> tuple[Array, tuple[str, ...]]:
-    """The number of the client of each sample, and the names."""
+    """The number of the client of each sample, and the names of the clients."""
     if isinstance(rows.client, str):
         rule = f"samples of shape {list(rows.x.shape[1:])} have no columns"
         raise ArnoError(f"arno.Data: client = {rows.client}", rule, "give the client of each sample: client=ids")
@@ -330,12 +330,12 @@ def _clients(rows: Rows) -> tuple[Array, tuple[str, ...]]:
 
 
 def _places(own: Sequence[str], names: Sequence[str]) -> Array:
-    """The place of each own name among names; −1 if it is not there."""
+    """The index in `names` of each name in `own`; −1 if it is not there."""
     return np.array([names.index(name) if name in names else -1 for name in own], dtype=np.int64)
 
 
 def _targets(rows: Rows) -> tuple[Array, tuple[str, ...]]:
-    """Numbers and no names, or class numbers (several labels: 0 and 1) and names."""
+    """Numbers without names; or class numbers (for several labels, 0 and 1) with the names of the classes."""
     y = _stacked(rows)
     if _are_tokens(rows):
         return y.astype(np.int64), tuple(map(str, range(1 + int(max(y.max(), rows.x.max())))))
@@ -399,7 +399,7 @@ def _as_classes(made: Dataset) -> Dataset:
 
 
 def _name(values: Any, usual: str) -> str:
-    """The name of a column, or of a pandas Series; else the usual name."""
+    """The name of a column or of a pandas Series; otherwise the usual name."""
     import pandas as pd
 
     if isinstance(values, str):
@@ -408,7 +408,10 @@ def _name(values: Any, usual: str) -> str:
 
 
 def _table(rows: Rows, columns: Mapping[str, Any], exact: Container[str | None]) -> pa.Table:
-    """Features and further columns as one table; a column of x is given by its name, or has no values (None)."""
+    """Features and further columns as one table.
+
+    A further column that is a column of x is given by its name or by None.
+    """
     import pandas as pd
 
     x, features = rows.x, dict[str, Any]()
@@ -443,7 +446,7 @@ def _class_names(rows: Rows, values: Any) -> list[str | None]:
 
 
 def _column(name: str, values: Any, exact: bool = False) -> pa.ChunkedArray:
-    """Values of any kind as a column of Arrow; refuses values of several axes. exact: they are names."""
+    """Values of any kind as a column of Arrow; refuses values with several axes. exact: the values are names."""
     import pandas as pd
 
     if not isinstance(values, pd.Series):
@@ -465,7 +468,7 @@ def _column(name: str, values: Any, exact: bool = False) -> pa.ChunkedArray:
 
 
 def _plain(values: Any) -> Any:
-    """Values that Arrow can read: sparse columns as all numbers, mixed numbers and texts as texts, bins as texts."""
+    """Values that Arrow can read: sparse columns become dense; intervals, and numbers mixed with text, become text."""
     import pandas as pd
 
     series = values if isinstance(values, pd.Series) else pd.Series(values)

@@ -41,7 +41,7 @@ def synthetic(
     clients differ because W_k and b_k are drawn for every client; only `iid` makes them equal.
 
     Args:
-        alpha: the spread of u_k, for the name and the law of the paper.
+        alpha: the spread of u_k, as in the paper; it does not change the labels.
         beta: how much the inputs of the clients differ.
         spread: what α and β are. deviation: standard deviations, as in the published generator, so that figures can be
             compared; variance: variances, as the paper writes them. For 0 and 1 both are the same.
@@ -85,8 +85,9 @@ def linear(
     """The linear regression of FedExP (Jhunjhunwala et al., ICLR 2023): more unknowns than samples, no noise.
 
     u_k ~ N(0, α²), w_k ~ N(u_k, 1); B_k ~ N(0, β²), v_k ~ N(B_k, 1), rows a ~ N(v_k, I), b = w_kᵀa. Then each row is
-    divided by its norm and the targets of each client by theirs. Without noise and with more features than samples,
-    one model solves the problems of all clients. α and β are deviations, as in the published notebook.
+    divided by its norm, and the targets of each client by the norm of these targets. Without noise and with more
+    features than samples of all clients together, one model solves the problems of all clients. α and β are deviations,
+    as in the published notebook.
 
     Args:
         alpha: how much the models of the clients differ.
@@ -115,13 +116,13 @@ def linear(
 
 
 def _spans(sizes: Array) -> list[tuple[int, int]]:
-    """The first sample of each client and the one after its last."""
+    """For each client, its first sample and the sample after its last one."""
     ends = np.cumsum(sizes)
     return list(zip((ends - sizes).tolist(), ends.tolist(), strict=True))
 
 
 def _named(name: str, x: Array, y: Array, sizes: Array, test: float, classes: tuple[str, ...]) -> Dataset:
-    """The data set whose clients have these sizes, with test samples taken inside each client."""
+    """The data set whose clients have these sizes; test samples are taken inside each client."""
     if not 0 <= test < 1:
         raise ArnoError(f"data.test = {test}", "it must be a share from 0 to below 1", "try data.test=0.1")
     owner = np.repeat(np.arange(len(sizes)), sizes)

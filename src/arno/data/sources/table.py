@@ -1,4 +1,4 @@
-"""A user's table: rows with features, a label and, in a column or by file, the client that each row belongs to."""
+"""A user's table: rows with features, a label and, by a column or by the file, the client that each row belongs to."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def table(
         client: the column with the name of the client of each row.
         features: the columns to learn from; by default all others.
         skip: columns that are no features.
-        categories: columns of numbers that are categories, as codes of a diagnosis.
+        categories: columns of numbers that are categories, such as codes of a diagnosis.
         missing: mean (missing numbers become the mean of the column), drop (leave out the row) or error.
         numbers: true: the label is a number (regression); false: its values are classes.
         test: the share of the rows for testing, in proportion inside each client; the same for every seed.
@@ -83,13 +83,13 @@ def table(
     if tested is not None:
         _refuse_tests(read, tested, roles)
     made = Table(read, tested, roles, missing)
-    del read, tested  # what `made` does not use is freed
+    del read, tested  # frees the memory that `made` does not use
     return made.clean(min_rows).dataset(numbers, test)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns are for."""
+    """The roles of the columns. categories: columns of numbers that are categories."""
 
     labels: list[str]
     client: str | None
@@ -103,7 +103,7 @@ class Roles:
         return shortened(self.labels)
 
     def of(self, table: pa.Table, by_file: bool) -> Roles:
-        """The same for the columns of a table, with all features named; refuses names that are no columns."""
+        """The roles for the columns of a table, with the names of all features; refuses names that are not columns."""
         known = [name for name in table.column_names if name != FILE]
         for setting, names in (
             ("data.label", self.labels),
@@ -136,7 +136,7 @@ class Roles:
 
 
 def _refuse_tests(read: Read, tested: Read, roles: Roles) -> None:
-    """Refuse a test table that is also the training table, or lacks a column that is used."""
+    """Refuse a test table that is also the training table, or that has not all columns that are used."""
     if twice := {one.resolve() for one in read.files} & {one.resolve() for one in tested.files}:
         rule = "its rows are also training rows (data.path)"
         raise ArnoError(f"data.test_path = {min(twice)}", rule, "name another file, or leave data.test_path out")
@@ -147,12 +147,12 @@ def _refuse_tests(read: Read, tested: Read, roles: Roles) -> None:
 
 
 def nameless(column: str) -> bool:
-    """Whether a column has no name, or the name that pandas gives to the numbers of the rows."""
+    """Whether a column has no name, or the name that pandas gives to a column with the numbers of the rows."""
     return re.fullmatch(r"|Unnamed: \d+|__index_level_\d+__", column) is not None
 
 
 def _refuse_bytes(table: pa.Table, files: Sequence[Path], features: Sequence[str]) -> None:
-    """Refuse columns of bytes, which CSV files have where a text is no UTF-8."""
+    """Refuse columns of bytes. Columns of CSV files become bytes if a text is not UTF-8."""
     for one in table.schema:
         if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type):
             rule, remedy = "it is no UTF-8 text", "save the file as UTF-8"
@@ -163,7 +163,7 @@ def _refuse_bytes(table: pa.Table, files: Sequence[Path], features: Sequence[str
 
 
 def fractional(names: Sequence[str]) -> bool:
-    """Whether some number among the names of clients has a fraction.
+    """Whether a number among the names of clients has a fraction.
 
     >>> fractional(["1", "2"]), fractional(["1.5", "2"])
     (False, True)
@@ -172,7 +172,7 @@ def fractional(names: Sequence[str]) -> bool:
 
 
 class Table:
-    """Rows on the way to a data set: training rows first, then the rows of `data.test_path`."""
+    """Rows that become a data set: training rows first, then the rows of `data.test_path`."""
 
     def __init__(self, read: Read, tested: Read | None, roles: Roles, missing: str) -> None:
         if missing not in ("mean", "drop", "error"):
@@ -206,7 +206,7 @@ class Table:
             self.notes.append(f"left out, no name: {shortened(lost)}")
 
     def place(self, row: int) -> str:
-        """Where a row is, in words; rows that were left out count."""
+        """The place of a row in its file, in words; rows that were left out count."""
         row = int(self.rows[row])
         for file, length in self.parts if len(self.parts) > 1 else ():
             if row < length:
@@ -216,11 +216,11 @@ class Table:
 
     @property
     def training(self) -> Bools:
-        """Which rows are no rows of `data.test_path`."""
+        """Which rows do not come from `data.test_path`."""
         return self.rows < self.given
 
     def clean(self, min_rows: int | None) -> Table:
-        """Leave out rows without label or client, rows with missing values if asked, and clients with few rows."""
+        """Leave out rows without label or client, rows with missing values (if asked), and clients with few rows."""
         self._keep(~self._missing(*self.roles.labels), f"no {' or '.join(self.roles.labels)}")
         if self.roles.client is not None:
             self._keep(~self._missing(self.roles.client) | ~self.training, f"no {self.roles.client}")
@@ -245,7 +245,7 @@ class Table:
         return either
 
     def _keep(self, kept: Bools, why: str) -> None:
-        """Leave out rows and write down why."""
+        """Keep some rows, and note why the others were left out."""
         if kept.all():
             return
         self.notes.append(f"left out: {int((~kept).sum()):,} rows, {why}")
@@ -289,7 +289,7 @@ class Table:
         self._keep(~np.isin(codes, few), f"of {len(few):,} clients with fewer than {min_rows} rows")
 
     def dataset(self, as_numbers: bool | None, test: float) -> Dataset:
-        """The data set, with test rows split off if there are none."""
+        """The data set. If there are no test rows, a share of the rows is split off."""
         y, class_names = self._targets(as_numbers)
         owner, clients = self._clients()
         held = ~self.training if self.tested else self._held_out(y, owner, test)
@@ -335,7 +335,7 @@ class Table:
         )
 
     def _feature(self, name: str) -> pa.ChunkedArray:
-        """A column; text that only rows had that were left out does not make categories of numbers."""
+        """A column. If text occurs only in rows that were left out, the column is converted to numbers."""
         column = self.table[name]
         if len(self.rows) == self.read_rows or name in self.roles.categories or not is_text(column.type):
             return column
@@ -347,14 +347,14 @@ class Table:
         return targets(columns, as_numbers, self.place)
 
     def _clients(self) -> tuple[Ints, tuple[str, ...]]:
-        """The client of each row (−1 for rows of `data.test_path`) and the names."""
+        """The client of each row (−1 for rows of `data.test_path`), and the names of the clients."""
         if self.roles.client is None:
             return np.zeros(len(self.table), dtype=np.int64), ()
         owner, names = coded(self.table[self.roles.client])
         return owner, tuple(names)
 
     def _clients_of_tests(self, owner: Ints, clients: tuple[str, ...], held: Bools) -> torch.Tensor | None:
-        """The client of each test row, −1 for a client without training rows; None if `data.test_path` has none."""
+        """The client of each test row, −1 if it has no training rows; None if the test rows name no clients."""
         if not clients or (self.tested and self.test_clients is None):
             return None
         if not self.tested:
@@ -365,7 +365,7 @@ class Table:
         return torch.from_numpy(known[codes][self.rows[held] - self.given])
 
     def _held_out(self, y: Array, owner: Ints, test: float) -> Bools:
-        """The test rows: in proportion inside each client, the same for every seed."""
+        """Which rows are test rows: in proportion inside each client, the same for every seed."""
         if not 0 < test < 1 or len(y) < 2:
             rule = f"it must be a share of the {len(y)} rows, above 0 and below 1"
             raise ArnoError(f"data.test = {test}", rule, "try data.test=0.2, or name test rows with data.test_path")

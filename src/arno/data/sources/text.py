@@ -1,4 +1,4 @@
-"""Plain text: what comes next? A client is a speaker or a file."""
+"""Plain text, of which a network predicts the next character or word. A client is a speaker or a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...limits import files_in, place, read_text, regular, room
 from ..dataset import Dataset, Ints, datasets, shortened
 from ..text import Unit, Vocabulary, bigram_perplexity, sequences
 
-#: A line with a name and a colon after an empty line (or at the beginning); the speech follows.
+#: A line with a name and a colon, after an empty line or at the beginning; the speech follows.
 SPEAKER = re.compile(r"(?:\A|\n[ \t]*\n)([^\s:][^\n:]{0,79}):[ \t]*(?=\n|\Z)")
-#: So many characters of a file are enough to see whether it has speakers.
+#: How many characters of a file are read to find out whether it has speakers.
 GLANCE = 2**16
 
 
@@ -30,12 +30,12 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
 
 
 def _has_speakers(path: Path) -> bool:
-    """Whether a text file begins as a play."""
+    """Whether a text file begins like a play."""
     try:
         with regular(path, "data.path =").open(encoding="utf-8", errors="replace") as file:
             return len(set(SPEAKER.findall(file.read(GLANCE).replace("\r\n", "\n")))) > 1
     except (ArnoError, OSError):
-        return False  # reading it gives the reason
+        return False  # the error is raised when the text is read
 
 
 @datasets.register("text", names_clients=names_clients)
@@ -53,8 +53,9 @@ def text(
     """Plain text (UTF-8) and the task to predict the next character or word.
 
     In a play, a speaker is a line `NAME:` after an empty line, and the speech follows. The text of each client is
-    divided in time: first to train, then to validate, the end to test; no character is in two parts. The vocabulary is
-    that of the text to train and validate. A bigram model counted on this text is printed for comparison.
+    divided in time: the beginning to train, the next part to validate, the end to test; no character is in two parts.
+    The vocabulary has the tokens of the text to train and validate. The perplexity of a bigram model that is counted on
+    this text is printed for comparison.
 
     Args:
         path: a text file, or a folder with a .txt file for each client.
@@ -97,7 +98,7 @@ def _refuse(path: str | None, sequence: int, stride: int, vocabulary: int, test:
 
 
 def _texts(path: str, client: str | None) -> tuple[dict[str, str], str]:
-    """The text of each client, and what the clients are."""
+    """The text of each client, and the kind of the clients (speaker, file or none)."""
     there = place(path)
     if there.is_dir():
         files = files_in(there, there, lambda name: name.lower().endswith(".txt") and name[0] != ".")
@@ -114,7 +115,7 @@ def _texts(path: str, client: str | None) -> tuple[dict[str, str], str]:
 
 
 def _speeches(path: str, texts: Any) -> dict[str, str]:
-    """What each speaker says: all speeches of the same name, one after another."""
+    """The text of each speaker: all speeches with the same name, one after another."""
     spoken: dict[str, list[str]] = {}
     for one in texts:
         _, *parts = SPEAKER.split(one)
@@ -130,7 +131,7 @@ Pairs = tuple[Ints, Ints]
 
 
 def _divided(text: str, cut: int, words: Vocabulary, sequence: int, stride: int) -> tuple[Pairs, Pairs]:
-    """Sequences to train and validate, and sequences to test."""
+    """Sequences to train and validate, and sequences to test. cut: the first character of the text to test."""
     room(16 * len(text) * -(-sequence // stride), "the sequences of a text")
     return tuple(sequences(words.codes(part), sequence, stride) for part in (text[:cut], text[cut:]))  # type: ignore[return-value]
 

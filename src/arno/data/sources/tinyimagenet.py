@@ -1,4 +1,4 @@
-"""Tiny ImageNet from its zip archive or from the unpacked folder."""
+"""Tiny ImageNet, read from its zip archive or from the unpacked folder."""
 
 from __future__ import annotations
 
