@@ -1,1 +1,1 @@
-"""Run a grid of configurations for `arno compare`, on this machine or on a Ray cluster."""
+"""Runs the grids of `arno compare`, on this machine or on a Ray cluster, and the searches of `arno tune`."""

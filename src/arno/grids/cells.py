@@ -1,4 +1,4 @@
-"""Run the cells of a grid: one loop for workers on this machine and on a cluster.
+"""Runs the cells of a grid: one loop for workers on this machine and on a cluster.
 
 A cell is one run. `Workers` is the interface to the workers; `processes` implements it with processes of this machine,
 `this_process` with the process itself, `cluster` with the actors of a Ray cluster.
@@ -23,10 +23,10 @@ from ..runs.progress import Progress
 from ..runs.signals import stop_signals
 from ..runs.trust import targets
 
-#: The resolved configuration of a cell; `out` is its folder. `until`, if it is there, is the round after which the cell
-#: stops, saved: the search for settings continues only the best ones.
+#: The resolved configuration of a cell; `out` is its folder. After the round `until`, if it is given, the cell is saved
+#: and stops: the search for settings continues only the best trials.
 Config = dict[str, Any]
-#: Seconds to wait for a worker of a killed comparison, which may still write into the folder of its cell.
+#: Seconds to wait if another process still writes into the folder of a cell: a worker of a comparison that was killed.
 PATIENCE = 20.0
 
 
@@ -66,7 +66,7 @@ class Lost(NamedTuple):
 
 
 class Workers(ABC):
-    """Workers that run one cell each at a time. Cells are named by their positions in the list of cells to run.
+    """Workers that run one cell each at a time. The number of a cell is its position in the list of cells to run.
 
     tries: how often a cell may lose its worker until it counts as failed.
     """
@@ -91,22 +91,22 @@ class Workers(ABC):
 
     @abstractmethod
     def wait(self) -> Sequence[Moved | Ended | Lost]:
-        """Wait for messages of the workers. The list may be empty, for example when a worker has become free."""
+        """Wait for messages of the workers. The list may be empty, for example if a worker has become free."""
 
     @abstractmethod
     def stop(self, times: int) -> None:
-        """The user has asked to stop, `times` times so far. May be called in a signal handler."""
+        """Stop: the user has asked for it, `times` times so far. A signal handler may call this method."""
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers, even while they run a cell."""
+        """End all workers, even if they run a cell."""
 
 
 class Watcher(Protocol):
-    """Receives the events of the cells."""
+    """Receives the events of the cells: a cell began, has finished rounds, or has ended."""
 
     def began(self, cell: int) -> None:
-        """The cell runs now."""
+        """The cell has begun to run."""
         ...
 
     def moved(self, cell: int, rounds: int, total: int) -> None:
@@ -121,7 +121,7 @@ class Watcher(Protocol):
 def run_cells(configs: Sequence[Config], workers: Workers, jobs: int | None, watcher: Watcher) -> bool:
     """Run the cells of these configurations, at most `jobs` at a time; false if the user stopped some of them.
 
-    The workers are not closed: they may run more cells.
+    The workers are not closed, so that they can run more cells.
     """
     try:
         workers.start(min(jobs or workers.room(configs[0]), len(configs)))
@@ -163,7 +163,7 @@ def _loop(configs: Sequence[Config], workers: Workers, watcher: Watcher, stopped
 
 
 def run_cell(config: Config, progress: Progress) -> Outcome:
-    """Run or continue one cell in its folder, in this process; a failure is recorded there."""
+    """Run or continue one cell in its folder, in this process. A failure is recorded in this folder."""
     from ..runs.run import Interrupted
 
     path, end = Path(config["out"]), monotonic() + PATIENCE
@@ -205,7 +205,7 @@ def _begun(config: Config, progress: Progress, wait: bool) -> bool:
 
 
 def record_failure(config: Config, outcome: Outcome) -> None:
-    """Write into the cell's folder why it failed; the cell is then run again only on request."""
+    """Write into the cell's folder why the cell failed; the cell is then run again only on request."""
     path = Path(config["out"])
     settings = {key: value for key, value in config.items() if key != "until"}
     record = {"reason": outcome.reason, "diverged": outcome.diverged, "config": settings}

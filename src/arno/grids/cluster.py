@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster.
+"""Runs cells on a Ray cluster.
 
 Each cell runs on an actor with one core and on the serial engine, which gives the same bits as the engine `ray`.
 """
@@ -28,7 +28,7 @@ def for_actors(words: Sequence[str]) -> list[str]:
 
 
 class Cluster(Workers):
-    """Actors of a Ray cluster. A lost actor is replaced; its cell continues from its last checkpoint.
+    """Actors of a Ray cluster. A lost actor is replaced, and its cell continues from its last checkpoint.
 
     words: the settings of the comparison; those of the engine say which cluster. folder: the folder of the comparison.
     """
@@ -70,7 +70,7 @@ class Cluster(Workers):
         actors.send(next(iter(actors.room())), Call("run", (config, str(self._token)), what=(cell, config)))
 
     def wait(self) -> Sequence[Moved | Ended | Lost]:
-        """The cells that have ended or lost their actors."""
+        """The cells that have ended, and the cells whose actors were lost."""
         events: list[Moved | Ended | Lost] = []
         for call, _, reason in self._started().wait(1.0):
             cell, config = call.what
@@ -78,11 +78,11 @@ class Cluster(Workers):
         return events
 
     def stop(self, times: int) -> None:
-        """Leave the loop; cells continue from their last checkpoints."""
+        """Leave the loop. Cells continue from their last checkpoints when the command is repeated."""
         raise KeyboardInterrupt
 
     def close(self) -> None:
-        """End the actors and the connection."""
+        """End the actors, and close the connection."""
         self._token.unlink(missing_ok=True)
         if self._actors is not None:
             self._actors.close()
@@ -100,18 +100,18 @@ class Cluster(Workers):
 
 
 class CellActor:
-    """The actor: runs one cell after another. `folder` is the working directory of the comparison."""
+    """An actor that runs one cell after another. folder: the working directory of the comparison."""
 
     def __init__(self, folder: str) -> None:
         with suppress(OSError):
             os.chdir(folder)
 
     def ready(self) -> bool:
-        """The actor is ready."""
+        """True; the answer shows that the actor is ready."""
         return True
 
     def run(self, config: Config, token: str) -> Answer:
-        """Run a cell in its folder. If the node cannot read the file `token`, it returns the files of the cell."""
+        """Run a cell in its folder. If this node cannot read the file `token`, return the files of the cell."""
         if Path(token).exists():
             return tuple(run_cell(config, Quiet())), {}
         with tempfile.TemporaryDirectory() as temporary:

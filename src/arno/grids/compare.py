@@ -1,4 +1,4 @@
-"""Compare methods × settings × seeds: each cell is a run, and all methods with one seed have the same clients.
+"""Compares methods × settings × seeds. Each cell is a run, and all methods with the same seed have the same clients.
 
 The same clients: the same partition of the data and the same cohorts.
 """
@@ -82,8 +82,9 @@ def run_grid(
     retry: bool = False,
     console: Console | None = None,
 ) -> Comparison:
-    """Run the cells that are missing and read all of them; raises KeyboardInterrupt if the user stopped it, saved.
+    """Run the cells that are missing, and read all of them.
 
+    Raises KeyboardInterrupt if the user has stopped it; the runs are then saved.
     words: the settings of the runs. own: `target`, `metric` and `test` of the comparison.
     """
     check_jobs(jobs)
@@ -111,7 +112,10 @@ def run_list(
     retry: bool,
     console: Console | None,
 ) -> Comparison:
-    """Run the missing cells in a folder that this process may write. command: the command that runs them again."""
+    """Run the missing cells in a folder that this process may write.
+
+    configurations: the configuration of each cell of `grid`. command: the command that runs them again.
+    """
     resolved = [config | {"out": str(out / cell.folder)} for cell, config in zip(grid, configurations, strict=True)]
     began, whole = perf_counter(), True
     todo = [i for i, config in enumerate(resolved) if not is_done(config, retry)]
@@ -128,7 +132,7 @@ def run_list(
 
 
 def check_jobs(jobs: int | None) -> None:
-    """Refuse a comparison without workers."""
+    """Refuse a number of cells at a time below one."""
     if jobs is not None and jobs < 1:
         raise ArnoError(f"--jobs {jobs}", "at least one cell must run at a time", "try --jobs 1")
 
@@ -152,9 +156,9 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def check_metric(own: Mapping[str, Any], config: Config) -> None:
-    """Refuse a misspelt metric and a target out of the metric's range, before anything is trained.
+    """Refuse a misspelt metric, and a target out of the metric's range, before anything is trained.
 
-    A name that resembles no declared metric may be a column that the method records.
+    A name that is similar to no declared metric may be a column that the method records.
     """
     if own.get("metric") is None and own.get("target") is None:
         return
@@ -179,7 +183,7 @@ def _check_target(target: float | None, metric: Metric) -> None:
 
 
 def resolve(grid: Sequence[Cell]) -> Iterator[Config]:
-    """The resolved configurations of the cells; cells that differ in the seed only are composed once."""
+    """The resolved configurations of the cells. Cells that differ only in the seed are composed once."""
     known: dict[tuple[str, ...], Config] = {}
     for cell in grid:
         seed = f"seed={cell.seed}"
@@ -193,8 +197,9 @@ def resolve(grid: Sequence[Cell]) -> Iterator[Config]:
 def is_done(config: Config, retry: bool) -> bool:
     """Whether a cell is finished; an error if its folder was made with other settings.
 
-    A failed cell is done. With `retry` its folder is removed, so that it runs again from its beginning, because a
-    correction may change every round. A cell that diverged would diverge again, so it is not repeated.
+    A failed cell counts as finished. With `retry`, the folder of a failed cell is removed, so that the cell runs again
+    from its beginning, because a correction may change every round. A cell that diverged would diverge again, so it is
+    not repeated.
     """
     folder = Path(config["out"])
     lost = failure(folder)
@@ -219,7 +224,7 @@ def is_done(config: Config, retry: bool) -> bool:
 
 
 def workers_for(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
-    """The workers that run the cells, and the settings of the cells; cells on this machine share its cores."""
+    """The workers that run the cells, and the settings of the cells. Cells on this machine share its cores."""
     always = "eval.clients=true"
     if {"data.kind=python", "model.kind=python"} & set(words):
         return ThisProcess(), [always, *words]
@@ -232,7 +237,7 @@ def workers_for(words: Sequence[str], out: Path) -> tuple[Workers, list[str]]:
 
 
 def _refuse_changes(folder: Path, earlier: Config, config: Config) -> None:
-    """Refuse settings that differ from those of the folder, which may be of an earlier release."""
+    """Refuse settings that differ from the settings of the folder, which may have been made by an earlier release."""
     odd = configs.differences(earlier, config)
     if odd:
         odd = configs.differences(configs.current(earlier), config)
@@ -292,7 +297,7 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
 
 
 def object_words(data: Any, model: Any) -> list[str]:
-    """`data` and `model`, names or objects, as on the command line; a list in an `arno.Data` is one value."""
+    """`data` and `model`, names or objects, as settings on the command line. A list in an `arno.Data` is one value."""
     found = given_objects(data if isinstance(data, str | dict) else None, None)
     if model is not None:
         found["model"] = _models(model if isinstance(model, list | tuple) else [model])
@@ -304,7 +309,7 @@ def object_words(data: Any, model: Any) -> list[str]:
 
 
 def _models(models: Sequence[Any]) -> Any:
-    """Several networks as settings: names, or objects."""
+    """Several networks as settings. All of them are names, or all of them are objects."""
     if all(isinstance(model, str | Mapping) for model in models):
         return models[0] if len(models) == 1 else list(models)
     if any(isinstance(model, str | Mapping) for model in models):
@@ -314,7 +319,7 @@ def _models(models: Sequence[Any]) -> Any:
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Keywords as on the command line."""
+    """Keyword arguments as settings on the command line."""
     words = []
     for key, value in configs.flat(settings):
         several = value if isinstance(value, list | tuple | range) else [value]

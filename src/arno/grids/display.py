@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Display:
     """Counts the cells and shows nothing; subclasses show the counts.
 
-    titles: the cells to run. total: all cells, with those that were done before. failed: cells without a result.
+    titles: the titles of the cells to run. total: the number of all cells, including those that were done before.
+    failed: the cells without a result.
     """
 
     def __init__(self, titles: Sequence[str], total: int) -> None:
@@ -29,22 +30,22 @@ class Display:
         self.began_at = monotonic()
 
     def began(self, cell: int) -> None:
-        """The cell runs now."""
+        """Note that the cell has begun to run."""
         self.running[cell] = 0.0
 
     def moved(self, cell: int, rounds: int, total: int) -> None:
-        """`rounds` of its `total` rounds are done."""
+        """Note that `rounds` of its `total` rounds are done."""
         self.running[cell] = min(max(rounds, 0) / total, 1.0)
 
     def ended(self, cell: int, outcome: Outcome) -> None:
-        """The cell has ended."""
+        """Note that the cell has ended."""
         self.running.pop(cell, None)
         self.done += not outcome.interrupted
         self.failed += [cell] * bool(outcome.reason)
 
     @property
     def left(self) -> str:
-        """The time left if the next cells take as long as the cells so far."""
+        """The remaining time as text, if the next cells take as long as the cells so far."""
         mine = self.done - (self.total - len(self.titles)) + sum(self.running.values())
         if mine < 0.05:
             return "?"
@@ -104,7 +105,7 @@ class Bars(Display):
 
 @contextmanager
 def display(titles: Sequence[str], total: int, console: Console | None) -> Iterator[Display]:
-    """The display for a console: bars on a terminal, lines on other outputs, nothing without a console."""
+    """The display: bars on a terminal, lines on other outputs, nothing without a console."""
     if console is None or not titles:
         yield Display(titles, total)
     elif console.is_terminal:

@@ -24,7 +24,7 @@ class Cell:
     """One run of the grid.
 
     name: what is compared: the method with its own settings or, with one method, the first key that varies.
-    setting: the other keys that vary; groups are compared within it.
+    setting: the other keys that vary; only cells with the same setting are compared with each other.
     seed: as it was given; empty if it was not.
     varied: everything that varies except the seed.
     overrides: the settings of the run.
@@ -38,13 +38,13 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """The name of its folder; no other cell of the grid has the same."""
+        """The name of its folder; it is different for every cell of the grid."""
         text = re.sub(r"[^\w.=+-]+", "_", f"{self.varied}+seed={self.seed}" if self.seed else self.varied) or "run"
         return text if len(text) <= 200 else f"{text[:180]}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     @property
     def title(self) -> str:
-        """The name of the cell in texts."""
+        """The name of the cell in messages."""
         return " ".join(filter(None, (self.name, self.setting, f"seed={self.seed}" if self.seed else "")))
 
 
@@ -92,7 +92,7 @@ def after_method(key: str, methods: Collection[str | None]) -> bool:
 
 
 def _listed(text: str) -> tuple[str, list[str]]:
-    """A setting's key and the values that it lists; refuses a value that cannot be read."""
+    """The key of a setting and the values that it lists. Refuses a value that cannot be read."""
     key, equals, value = text.partition("=")
     several = list(values(value)) if equals else [value]
     for each in several:
@@ -101,7 +101,7 @@ def _listed(text: str) -> tuple[str, list[str]]:
 
 
 def _refuse_many(lists: Lists) -> None:
-    """Refuse a grid with too many runs, before the list of runs is made."""
+    """Refuse a grid with too many runs before the list of runs is made."""
     count = prod(len(several) for _, several in lists)
     if count > MOST:
         several = ", ".join(f"{len(several):,} values of {key}" for key, several in lists if len(several) > 1)

@@ -1,9 +1,9 @@
-"""Cells in processes on this machine.
+"""Runs cells in processes on this machine.
 
 The parent writes the configuration of a cell as a line of JSON to the standard input of a process. The process answers
 on its standard output with lines of JSON: `{"rounds": [done, total]}` while the cell runs, `{"outcome": […]}` at its
-end. The line `null` ends the process. It also exits when its input ends, even in the middle of a cell, so that no
-process remains when the parent is killed.
+end. The line `null` ends the process. The process also exits when its input ends, even during a cell, so that no
+process remains after the parent was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..core.metric import Metric
 from ..runs.progress import Quiet
 from .cells import Config, Ended, Lost, Moved, Outcome, Workers, run_cell
 
-#: Settings of engines that hold the number of cores that a cell takes.
+#: Settings of engines that say how many cores a cell takes.
 CORES = ("cores", "workers", "threads")
 #: Seconds between two messages about the rounds of a cell.
 PAUSE = 0.1
@@ -78,13 +78,16 @@ class Processes(Workers):
         return [Ended(cell, Outcome(*message["outcome"]))]
 
     def stop(self, times: int) -> None:
-        """First call: rounds end and runs are saved. Second call: runs stop at once. Third call: runs are killed."""
+        """First call: rounds end and runs are saved. Second call: runs stop at once.
+
+        Third call: processes are killed.
+        """
         self._stopped = times
         for process in self._processes:
             process.signal(times)
 
     def close(self) -> None:
-        """End the processes without a cell, kill the others."""
+        """End the processes that have no cell, and kill the others."""
         for process in self._processes:
             if process.cell is None:
                 process.give(None, None)
@@ -115,7 +118,7 @@ class Process:
         self._reader.start()
 
     def give(self, cell: int | None, config: Config | None) -> None:
-        """Run a cell; None ends the process. If the process is dead, the queue of messages reports it."""
+        """Run a cell; None ends the process. If the process has ended, the queue of messages reports it."""
         self.cell = cell
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -123,7 +126,7 @@ class Process:
             self._process.stdin.flush()
 
     def signal(self, times: int) -> None:
-        """SIGTERM the first two times, then SIGKILL. A process that is suspended continues, so that it can end."""
+        """Send SIGTERM the first two times, then SIGKILL. A suspended process gets SIGCONT, too, so that it can end."""
         if times < 3:
             self._process.terminate()
             if sys.platform != "win32":
@@ -132,7 +135,7 @@ class Process:
             self._process.kill()
 
     def close(self) -> str:
-        """Wait for the end of the process; returns how it ended."""
+        """Wait until the process has ended; return how it ended."""
         status = self._process.wait()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -149,7 +152,7 @@ class Process:
 
 
 class Rounds(Quiet):
-    """Reports the number of finished rounds as messages, at most one per `PAUSE`."""
+    """Sends the number of finished rounds as messages, at most one message per `PAUSE`."""
 
     def __init__(self, messages: TextIO) -> None:
         self._messages, self._total, self._last = messages, 0, 0.0
@@ -166,7 +169,7 @@ class Rounds(Quiet):
 
 
 def report(messages: TextIO, message: dict[str, Any]) -> None:
-    """Send a message; the process ends at once if the process that reads it was killed."""
+    """Send a message. If the process that reads the messages was killed, this process ends at once."""
     try:
         print(json.dumps(message), file=messages, flush=True)
     except BrokenPipeError:

@@ -15,7 +15,7 @@ from .grid import after_method, own_key
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-#: Settings of the problem, of the budget and of the machine.
+#: Settings that are not searched: those of the problem, of the budget and of the machine.
 FIXED = {"problem", "data", "task", "partition", "clients", "participation", "rounds", "seed", "eval", "checkpoint"}
 FIXED |= {
     "engine",
@@ -33,7 +33,8 @@ FIXED |= {
 }
 #: A value at most this far from an end of its range, as a share of the range, lies at the border.
 BORDER = 0.05
-#: The position of an example between the ends; it is near the lower end, so that three digits show a fraction.
+#: The position of an example between the ends. It is near the lower end, where a value of three digits can have a
+#: fraction.
 NEAR = 0.06
 
 
@@ -41,7 +42,8 @@ NEAR = 0.06
 class Range:
     """The values that a setting may take.
 
-    scale: `log` and `linear` are numbers between two ends, `int` whole numbers with the ends, `any` a list of values.
+    scale: `log` and `linear`: numbers between two ends; `int`: whole numbers from one end to the other; `any`: a list
+    of values.
 
     >>> Range.of("log(0.001, 1)"), Range.of("any(adam, yogi)").options, Range.of("uniform(0, 1)")
     (Range(scale='log', low=0.001, high=1.0, options=()), ('adam', 'yogi'), None)
@@ -54,7 +56,7 @@ class Range:
 
     @classmethod
     def of(cls, text: str) -> Range | None:
-        """The range that a value of a setting describes; None if the value is no range."""
+        """The range that the value of a setting describes; None if the value is not a range."""
         found = re.fullmatch(r"\s*(log|linear|int|any)\((.*)\)\s*", text)
         if found is None and re.match(r"\s*(log|linear|int|any)\s*\(", text, re.IGNORECASE):
             raise ArnoError(text, "it is not a range", "write log(0.001, 1), linear(0, 1), int(1, 10) or any(a, b)")
@@ -159,14 +161,14 @@ def ranges_in(words: list[str]) -> tuple[dict[str, Range], list[str]]:
 
 
 def refuse_mixed(word: str, value: str) -> None:
-    """Refuse a list of which an entry is a range."""
+    """Refuse a list in which an entry is a range."""
     for each in values(value):
         if Range.of(each) is not None:
             raise ArnoError(word, f"{each.strip()} is a range in a list of values", "give one range, or values only")
 
 
 def fixed(key: str) -> bool:
-    """Whether a setting is not searched, also after the name of a method.
+    """Whether a setting is not searched; also for a setting after the name of a method.
 
     >>> fixed("rounds"), fixed("fedprox.rounds"), fixed("fedprox.mu"), fixed("local.epochs")
     (True, True, False, False)

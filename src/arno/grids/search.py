@@ -1,7 +1,8 @@
-"""The search for the settings of one method: Optuna proposes them, runs score them.
+"""The search for the settings of one method: Optuna proposes settings, and runs score them.
 
-The proposals depend on the scores of the trials before, on the number of the trial, and on nothing else. So a search
-that was stopped is replayed from its beginning: its trials are the same, and their runs exist already.
+The proposals depend only on the name of the group, the ranges, the number of the trial and the scores of earlier
+trials. So a search that was stopped is repeated from its beginning: its trials are the same, and their runs exist
+already.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from .ranges import Range
 
 #: The number of trials in a batch, and of random trials at the beginning of a search.
 BATCH = 8
-#: The shares of the rounds after which trials are compared; after the first, only the better half of a batch continues.
+#: The shares of the rounds after which trials are compared. After the first one, only the better half of a batch
+#: continues.
 RUNGS = (0.25, 1.0)
 
 
 @dataclass
 class Trial:
-    """Settings that were tried: `settings` as a run takes them, `values` as Optuna chose them.
+    """Settings that were tried. settings: as a run takes them. values: as Optuna chose them.
 
-    scores: validation scores by round; pruned: whether it was stopped before the last round; lost: why it has no score;
+    scores: validation scores by round. pruned: whether it was stopped before the last round. lost: why it has no score.
     diverged: whether the reason is that its numbers are not finite.
     """
 
@@ -52,8 +54,8 @@ class Trial:
 class Search:
     """The search of one group of a comparison.
 
-    name: of the group. space: the ranges by key. sign: 1 where more is better. recorded: the values that an earlier
-    call chose for the first trials.
+    name: the name of the group. space: the ranges by key. sign: 1 if larger scores are better, −1 if smaller ones are.
+    recorded: the values that an earlier call chose for the first trials.
     """
 
     def __init__(self, name: str, space: Mapping[str, Range], sign: int, recorded: Sequence[dict[str, Any]]) -> None:
@@ -102,7 +104,10 @@ class Search:
         )
 
     def better_half(self, trials: Sequence[Trial], t: int) -> list[Trial]:
-        """The trials with the better scores after round `t`: half of them, at least one; at equal scores the first."""
+        """The trials with the better scores after round `t`: half of them, at least one.
+
+        Of equal scores, the first is better.
+        """
         there = [trial for trial in trials if not trial.lost]
         ranked = sorted(there, key=lambda trial: (-self.sign * trial.scores[t], trial.number))
         kept = {trial.number for trial in ranked[: (len(trials) + 1) // 2]}
@@ -110,7 +115,7 @@ class Search:
 
     @property
     def best(self) -> Trial:
-        """The trial with the best score after the last round; at equal scores the first."""
+        """The trial with the best score after the last round; of equal scores, the first one."""
         if not self.space:
             return Trial(0, {}, {})
         complete = [trial for trial in self.trials if trial.score is not None]
@@ -123,7 +128,7 @@ class Search:
     def store(self, path: Path) -> None:
         """Write the finished trials into a storage of Optuna, which `optuna-dashboard` shows.
 
-        Nothing reads it here, so a damaged one is set aside and written again.
+        Arno does not read it, so a damaged storage is set aside and written again.
         """
         if not self.space:
             return
@@ -131,7 +136,7 @@ class Search:
             if os.path.lexists(path):
                 room(regular(path).stat().st_size, str(path), TEXT)
             self._store(path)
-        except Exception:  # Optuna or the file system can raise any; the record of the search is in another file
+        except Exception:  # Optuna can raise any exception; the record of the search is in another file
             with suppress(OSError):
                 disk.set_aside(path)
                 self._store(path)
@@ -150,10 +155,10 @@ class Search:
 
 
 def repair_storage(path: Path) -> None:
-    """Remove the lock of a killed process, and set a storage aside that is torn or damaged.
+    """Remove the lock of a killed process, and set a storage aside that is incomplete or damaged.
 
-    Only one process at a time writes into the folder of a search, so nobody holds the lock. The trials of a storage
-    that was set aside are written again.
+    Only one process at a time writes into the folder of a search, so no other process holds the lock. The trials of a
+    storage that was set aside are written again.
     """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -172,7 +177,7 @@ def repair_storage(path: Path) -> None:
 
 
 def rungs(rounds: int, every: int) -> list[int]:
-    """The rounds after which trials are compared: evaluated ones, the last of them is the last round.
+    """The rounds after which trials are compared. They are evaluated rounds, and the last one is the last round.
 
     >>> rungs(40, 1), rungs(40, 15), rungs(3, 1)
     ([10, 40], [15, 40], [1, 3])
@@ -182,12 +187,12 @@ def rungs(rounds: int, every: int) -> list[int]:
 
 
 def seed_of(name: str, number: int) -> int:
-    """The seed of a proposal."""
+    """The seed with which Optuna proposes a trial."""
     return int.from_bytes(blake2b(f"{name}/{number}".encode(), digest_size=4).digest(), "big")
 
 
 def import_optuna() -> Any:
-    """Optuna, quiet; refuses with the command that installs it."""
+    """The module Optuna, without its messages; an error with the command that installs it if it is missing."""
     try:
         import optuna
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""The searches of all methods of a comparison, side by side.
+"""The searches of all methods of a comparison, which train their trials together.
 
-For every method, Optuna proposes settings in batches. All trials of a batch train to a quarter of the rounds, the
-better half of them to the end. So every method spends the same number of trials and of rounds. All trials have the same
-seeds, so they have the same clients and the same cohorts. Scores are those on validation data; test data are not even
-loaded into the problem (`eval.test=false`).
+For every method, Optuna proposes settings in batches. All trials of a batch train to a quarter of the rounds, and the
+better half of them to the end. So every method has the same number of trials and of rounds. All trials have the same
+seeds, so they have the same clients and the same cohorts. Scores are computed on validation data; the problems of
+trials do not contain the test data (`eval.test=false`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ if TYPE_CHECKING:
 SEARCH_SEEDS = "1000"
 #: Optuna's storage in the folder of the search.
 STORAGE = "optuna.journal"
-#: What every trial has besides its settings and its seed.
+#: The settings of every trial, in addition to the settings that are searched and the seed.
 ALWAYS = ("eval.test=false", "eval.clients=false", "eval.finetune=0")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search does: trials per method, their seeds, whether bad ones are stopped, runs at a time.
+    """The size of a search.
 
-    retry: whether failed runs of the comparison are run again.
+    trials: the number of trials per method. seeds: the seeds of each trial. prune: whether bad trials are stopped
+        early.
+    jobs: how many runs train at a time. retry: whether failed runs of the comparison are run again.
     """
 
     trials: int = 20
@@ -81,7 +83,7 @@ class Plan:
 
 
 class Searching:
-    """The searches of all groups: their trials share the workers."""
+    """The searches of all groups. Their trials share the workers."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Searching:
         self._write(words, seconds=perf_counter() - began)
 
     def _batch(self, asked: Sequence[Sequence[Trial]], title: str) -> None:
-        """Train the trials of a batch; the better half of each group trains for more rounds."""
+        """Train the trials of a batch; only the better half of each group trains for more rounds."""
         alive = [list(trials) for trials in asked]
         for i in range(max(map(len, self.steps))):
             runs = [
@@ -148,7 +150,10 @@ class Searching:
                     alive[g] = kept
 
     def _train(self, configs: Sequence[Config], title: str) -> None:
-        """Run the missing runs. A run that fails is tried once more, because its worker may have been killed."""
+        """Train the runs that are missing.
+
+        A run that fails is tried once more, because its worker may have been killed.
+        """
         todo = [config for config in configs if not reached(config, retry=True)]
         for last in (False, True):
             names = [f"{title}: {Path(config['out']).parent.name}/{Path(config['out']).name}" for config in todo]
@@ -159,7 +164,10 @@ class Searching:
                 todo = [todo[i] for i in sorted(shown.failed) if not reached(todo[i], retry=True)]
 
     def _config(self, g: int, trial: Trial, seed: str, t: int) -> Config:
-        """The configuration of a trial with one seed; it is the same at every round, and made once."""
+        """The configuration of a trial with one seed.
+
+        It is made once, because only `until` changes from round to round.
+        """
         folder = self._folder(g, trial, seed)
         if folder not in self._configs:
             words = [f"{key}={value}" for key, value in trial.settings.items()]
@@ -172,7 +180,7 @@ class Searching:
         return self.out / "search" / self.groups[g].folder / f"{trial.number:03d}{several}"
 
     def _read(self, g: int, trial: Trial, t: int) -> None:
-        """The mean score of a trial after round `t`."""
+        """Compute the mean score of a trial after round `t`."""
         found = []
         for seed in self.seeds:
             folder = self._folder(g, trial, seed)
@@ -187,7 +195,7 @@ class Searching:
             trial.lost, trial.diverged = f"its {self.metric.label} is not finite after round {t}", True
 
     def _recorded(self, spaces: Sequence[Mapping[str, Range]]) -> list[list[dict[str, Any]]]:
-        """The values of the trials of an earlier call; refuses a search of another kind."""
+        """The values of the trials of an earlier call. Refuses a folder with a different search."""
         try:
             if not os.path.lexists(self.out / RECORD):
                 return [[] for _ in self.groups]
@@ -214,7 +222,7 @@ class Searching:
         }
 
     def _write(self, words: Sequence[str], seconds: float | None = None) -> None:
-        """The record of the search so far."""
+        """Write the record of the search so far."""
         groups = []
         for g, (cell, search) in enumerate(self):
             nothing = dict.fromkeys(COSTS, 0.0)
@@ -230,7 +238,7 @@ class Searching:
         write(self.out / RECORD, checksummed.text(record).encode())
 
     def _cost(self, g: int, trial: Trial) -> dict[str, float]:
-        """Rounds, local steps, bytes and seconds that a trial took, over its seeds."""
+        """The rounds, local steps, bytes and seconds of a trial, summed over its seeds."""
         cost = dict.fromkeys(COSTS, 0.0)
         for seed in self.seeds:
             folder = self._folder(g, trial, seed)
@@ -249,7 +257,7 @@ def label(cell: Cell) -> str:
 
 
 def refuse_folder(out: Path, trials: int) -> None:
-    """Refuse the folder of another comparison, and another number of trials once test data were read."""
+    """Refuse the folder of another comparison, and another number of trials after test data were read."""
     if not (out / comparison.RECORD).exists():
         return
     if not os.path.lexists(out / RECORD):
@@ -271,7 +279,7 @@ def _refuse_broken(searches: Sequence[Search], asked: Sequence[Sequence[Trial]])
 
 
 def problems_of(base: Sequence[Config]) -> list[Problem]:
-    """The problem of each configuration; equal ones are built once."""
+    """The problem of each configuration. Equal problems are built once."""
     found: dict[str, Problem] = {}
     out = []
     for config in base:
@@ -284,7 +292,7 @@ def problems_of(base: Sequence[Config]) -> list[Problem]:
 
 
 def objective(groups: Sequence[Cell], base: Sequence[Config], problems: Sequence[Problem]) -> Metric:
-    """The score that chooses the settings: on validation data, never on test data."""
+    """The score that chooses the settings. It is computed on validation data, never on test data."""
     names = dict[str, Metric]()
     for cell, config, problem in zip(groups, base, problems, strict=True):
         own = configs.registry("method").info(method_of(cell)).get("family") == "personal"
@@ -311,12 +319,12 @@ def chooses(config: Config, problem: Problem) -> Metric:
 
 
 def personal(metric: Metric) -> str:
-    """The name of the same score for the models of the clients; a round records it if the method has such models."""
+    """The name of the same score for personal models; a round records it if the method has such models."""
     return metric.on_other("personal")
 
 
 def reached(config: Config, retry: bool) -> bool:
-    """Whether the run of a trial has trained to the round `until`; refuses a folder made with other settings.
+    """Whether the run of a trial has trained to the round `until`. Refuses a folder that was made with other settings.
 
     retry: whether a run that failed is run again; a run that diverged is not.
     """

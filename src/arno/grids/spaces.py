@@ -21,9 +21,9 @@ LEARNING_RATE = ("local.lr", "log(0.001, 1)")
 
 
 def spaces(groups: Sequence[Cell], ranges: Mapping[str, Range], given: Sequence[str]) -> list[dict[str, Range]]:
-    """The ranges of every group; refuses ranges that no method has, and values that a run refuses.
+    """The ranges of every group. Refuses ranges that no method has, and values that a run refuses.
 
-    ranges: as they were given, by key. given: the settings with a value.
+    ranges: the ranges that the user gave, by key. given: the settings with a value.
     """
     methods = {method_of(cell) for cell in groups}
     for key in ranges:
@@ -40,9 +40,9 @@ def spaces(groups: Sequence[Cell], ranges: Mapping[str, Range], given: Sequence[
 
 
 def space_of(cell: Cell, ranges: Mapping[str, Range], fixed: Collection[str]) -> dict[str, Range]:
-    """The ranges of one group: a range for its method, else one for all methods, else one that its method declares.
+    """The ranges of one group: a range for its method, else a range for all methods, else one that its method declares.
 
-    A setting with a value is not searched; a range or a value for one method goes before one for all methods.
+    A setting with a value is not searched. A range or a value for one method precedes one for all methods.
 
     >>> cell = Cell("fedprox", "", "", "", ("method=fedprox",))
     >>> {key: str(one) for key, one in space_of(cell, {"fedprox.mu": Range("linear", 0, 1)}, ["clients"]).items()}
@@ -69,7 +69,7 @@ def declared(cell: Cell) -> dict[str, Range]:
 
 
 def declared_range(name: str, text: str) -> Range:
-    """A range from the sources of a method."""
+    """A range that the source file of a method declares."""
     found = Range.of(text)
     if found is None:
         raise ArnoError(f"tune: {name} = {text}", "it is not a range", "write log(0.001, 1), linear, int or any")
@@ -77,7 +77,7 @@ def declared_range(name: str, text: str) -> Range:
 
 
 def examples(cell: Cell, space: Mapping[str, Range]) -> Iterator[Config]:
-    """Configurations with values of the ranges; refuses unknown settings and values of the wrong type."""
+    """Configurations with values of the ranges. Refuses unknown settings, and values of the wrong type."""
     several = {key: one.examples() for key, one in space.items()}
     for i in range(max(map(len, several.values()), default=0)):
         yield composed(cell, [f"{key}={values[i % len(values)]}" for key, values in several.items()])
@@ -91,7 +91,7 @@ def refuse_values(cell: Cell, space: Mapping[str, Range], problem: Problem) -> N
         except ArnoError as error:
             value, rule, own = error.args
             other = "write int(1, 10)" if "whole number" in rule else "change the range"
-            remedy = own if error.__cause__ else other  # own code that raised needs no other range
+            remedy = own if error.__cause__ else other  # if the user's own code raised it, another range does not help
             raise ArnoError(f"search for {cell.name}: {value}", rule, remedy) from error
         except Exception as error:  # a user's own method can raise any exception
             raise ArnoError(f"search for {cell.name}", described(error), "correct the method or the ranges") from error

@@ -1,4 +1,4 @@
-"""Cells in this process, one after another, for data and networks that only this process has."""
+"""Runs cells in this process, one after another, for data and networks that only this process has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cells import Config, Ended, Lost, Moved, Workers, run_cell
 
 
 class ThisProcess(Workers):
-    """This process. A cell runs while the loop waits for it."""
+    """This process as the only worker. A cell runs while the loop waits for it."""
 
     def __init__(self) -> None:
         self._given: list[tuple[int, Config]] = []
@@ -20,7 +20,7 @@ class ThisProcess(Workers):
         return 1
 
     def start(self, jobs: int) -> None:
-        """Refuse more cells at a time than one."""
+        """Refuse more than one cell at a time."""
         if jobs > 1:
             rule = "data and networks that are Python objects train in this process, one cell at a time"
             raise ArnoError(
@@ -28,7 +28,7 @@ class ThisProcess(Workers):
             )
 
     def free(self) -> int:
-        """Whether no cell waits."""
+        """1 if no cell waits, otherwise 0."""
         return 1 - len(self._given)
 
     def give(self, cell: int, config: Config) -> None:
@@ -36,7 +36,7 @@ class ThisProcess(Workers):
         self._given.append((cell, config))
 
     def wait(self) -> Sequence[Moved | Ended | Lost]:
-        """Run the cell. The first Ctrl-C lets its round end and saves it, as in a single run."""
+        """Run the cell. The first Ctrl-C lets the current round end and saves the run, as in a single run."""
         cell, config = self._given.pop()
         outcome = run_cell(config, Quiet())
         if outcome.interrupted:
@@ -44,7 +44,7 @@ class ThisProcess(Workers):
         return [Ended(cell, outcome)]
 
     def stop(self, times: int) -> None:
-        """Called between two cells: leave the loop."""
+        """Leave the loop. This is called between two cells."""
         raise KeyboardInterrupt
 
     def close(self) -> None:

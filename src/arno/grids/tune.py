@@ -1,4 +1,4 @@
-"""Tune methods with equal budgets, then compare them at their best settings.
+"""Tunes methods with equal budgets, then compares them at their best settings.
 
 The search (`searches`) scores trials on validation data. The comparison runs each method with the settings of its best
 trial, on seeds that the search did not use; only its runs read test data.
@@ -63,7 +63,7 @@ def tune(
 def search_and_compare(
     words: Sequence[str], out: Path, own: Mapping[str, Any], plan: Plan, *, console: Console | None = None
 ) -> Comparison:
-    """Search and compare; finished runs are not repeated. Raises KeyboardInterrupt if the user stopped it.
+    """Search and compare; finished runs are not repeated. Raises KeyboardInterrupt if the user has stopped it.
 
     words: settings as for a comparison, and ranges: `local.lr=log(0.001, 1)`. own: `target`, `metric` and `test` of the
     comparison.
@@ -88,18 +88,18 @@ def search_and_compare(
 
 
 def _stop(times: int) -> None:
-    """Between two runs, a signal stops the search at once. While runs are in progress, they are saved first."""
+    """Stop the search at once: a signal arrived between two runs. During runs, another handler saves them first."""
     raise KeyboardInterrupt
 
 
 def chosen(cell: Cell, best: Trial, seed: str) -> Cell:
-    """A cell of the comparison: the settings of the best trial, with this seed."""
+    """The cell of the comparison with the settings of the best trial and with this seed."""
     words = [f"{key}={value}" for key, value in best.settings.items()]
     return replace(cell, seed=seed, overrides=(*cell.overrides, *words, f"seed={seed}"))
 
 
 def command_of(words: Sequence[str], own: Mapping[str, Any], plan: Plan, out: Path) -> str:
-    """The command that makes the search and the comparison again."""
+    """The command that repeats the search and the comparison."""
     told = [f"{key}={configs.written(value)}" for key, value in own.items() if value is not None]
     options = ["--trials", str(plan.trials)]
     options += [] if plan.seeds == SEARCH_SEEDS else ["--search-seeds", plan.seeds]
