@@ -1,1 +1,1 @@
-"""Settings, the registries that name their values, and the objects that they describe."""
+"""Settings, the registries that hold the factories of each group, and the objects that the settings describe."""

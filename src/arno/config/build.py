@@ -1,4 +1,4 @@
-"""Build the objects that a configuration describes."""
+"""Builds the objects that a configuration describes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ problems = Registry("problem", "arno.config.build")
 
 
 def federation(config: dict[str, Any], parts: Sequence[Part] | None = None, on: Problem | None = None) -> Federation:
-    """Build problem, engine, selection and method; `parts` replace the configured method.
+    """Build problem, engine, selection and method.
 
+    parts: parts that replace the configured method.
     on: an existing problem; its clients then train in this process.
     """
     problem = on or make("problem", config["problem"], Problem, config)  # type: ignore[type-abstract]
@@ -141,7 +142,7 @@ def numbers_or_tokens(dataset: Dataset, model: Mapping[str, Any], task: Task) ->
         for one in (dataset, dataset.as_tokens()):
             try:
                 module = make("model", model, nn.Module, shape_of(one, task), task.outputs)
-            except Exception:  # a network without tokens has no embedding for them
+            except Exception:  # a network for tokens cannot be made without a vocabulary
                 continue
             if not isinstance(tried(module, one.transform().normalise(one.x[:4])), Exception):
                 note = "samples are whole numbers; the network reads them as tokens, and they are not standardised"
@@ -150,7 +151,7 @@ def numbers_or_tokens(dataset: Dataset, model: Mapping[str, Any], task: Task) ->
 
 
 def shape_of(dataset: Dataset, task: Task) -> Shape:
-    """The shape of a sample, and the meaning of its numbers."""
+    """The shape of a sample, and the meaning of its values."""
     padding = dataset.tokens.index(PADDING) if PADDING in dataset.tokens else None
     coded = dataset.categories if len(dataset.categories) == dataset.x.shape[-1] else ()
     vocabulary = max(dataset.vocabulary, task.outputs if task.positions else 0) if dataset.vocabulary else 0
@@ -197,7 +198,7 @@ def named_tests(dataset: Dataset, partition: Partition) -> bool:
 
 
 def start_note(model: Mapping[str, Any]) -> list[str]:
-    """A line about the initial model, if it is a network with the user's own weights."""
+    """A line that says that the initial model has the user's own weights; no line for other networks."""
     if model["kind"] != "python" or not starts_from_weights(model["network"]):
         return []
     return [f"model: the weights of {model['network']} are the initial model for every seed"]
@@ -225,7 +226,7 @@ def quadratic(
     spd: a full positive definite matrix H_k with eigenvalues ~ U(0,9) in place of h_k·I.
     seed: of the problem; the run's seed by default.
     """
-    size = 8 * (4 * dim + 4 + 6 * spd * dim**2)  # e, h, p, the optima and what is computed on the way
+    size = 8 * (4 * dim + 4 + 6 * spd * dim**2)  # e, h, p, the optima and intermediate results
     needs = [Need(f"{config['clients']:,} quadratics of dimension {dim:,}", size * config["clients"])]
     refuse(needs, *machine.of_a_process(), "use fewer clients or a smaller problem.dim")
     instance = draw(config["clients"], dim, alpha, spd, config["seed"] if seed is None else seed)
@@ -321,7 +322,7 @@ def split_seed(config: Mapping[str, Any]) -> int:
 
 
 def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed: int) -> Partition:
-    """The partition of all training samples before the validation split, by the clients of the data or of a file.
+    """The partition of all training samples, before the validation split, by the clients of the data or of a file.
 
     A file names the samples by their positions in the given data. Samples that are test data or were left out belong to
     no client.
@@ -347,7 +348,7 @@ def whole(dataset: Dataset, given: Mapping[str, Any], clients: int | None, seed:
 
 
 def method(config: dict[str, Any]) -> list[Part]:
-    """The method's parts."""
+    """The parts of the method."""
     parts = make("method", config["method"], object)
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Part) for part in parts):
         raise ArnoError(
@@ -375,7 +376,7 @@ def fine_tuning(config: dict[str, Any], problem: Problem, parts: Sequence[Part])
 
 
 def place(config: dict[str, Any]) -> Path | Literal["workers"] | None:
-    """The place of client tables: memory (None), a folder, or the workers."""
+    """Where client tables are stored: in memory (None), in a folder, or in the workers."""
     if config["state"] == "workers":
         return "workers"
     return state_folder(config) if config["state"] == "disk" else None
@@ -398,7 +399,7 @@ def device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         chosen = torch.device(name)
-        float(torch.zeros(1, device=chosen))  # the device meta has no values
+        float(torch.zeros(1, device=chosen))  # fails on the device meta, which has no values
     except (RuntimeError, AssertionError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise ArnoError(f"device = {name}", f"torch cannot use it ({why})", "try device=cpu") from error

@@ -1,4 +1,4 @@
-"""Checks of what factories return. A mistake in a user's own factory gives one line before the first round."""
+"""Checks of what factories return. A mistake in a user's own factory is reported on one line before the first round."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def refuse_undeclared(task: Task, settings: Mapping[str, Any]) -> None:
 
 
 def try_out(problem: Supervised) -> None:
-    """Compute and score the outputs of a few samples; an error if results of the network or the task are wrong."""
+    """Compute and score the outputs of a few samples; an error if the network or the task returns wrong results."""
     task, x, y = problem.task, problem.x[:4], problem.y[:4]
     outputs = tried(problem.module, problem.inputs(x))
     network = type(problem.module).__name__
@@ -127,7 +127,8 @@ def try_out(problem: Supervised) -> None:
 
 def refuse_untrained(problem: Supervised) -> None:
     """Refuse a network whose outputs have no gradient for any of its parameters."""
-    module, x = deepcopy(problem.module).cpu().eval(), problem.inputs(problem.x[:4]).cpu()  # cuDNN trains only
+    # On the CPU, because recurrent layers of cuDNN have no gradient in evaluation mode.
+    module, x = deepcopy(problem.module).cpu().eval(), problem.inputs(problem.x[:4]).cpu()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
         outputs = module(x.clone())
@@ -142,7 +143,7 @@ def refuse_untrained(problem: Supervised) -> None:
 def refuse_probabilities(problem: Supervised, outputs: Tensor) -> None:
     """Refuse outputs after a sigmoid, if the loss takes logits: such outputs are never below 0.
 
-    A sigmoid is assumed if the outputs for inputs of any size are from 0 to 1.
+    A sigmoid is assumed if the outputs are from 0 to 1 even for very large and very small inputs.
     """
     if problem.task.name not in ("binary", "multilabel") or not problem.x.is_floating_point():
         return
@@ -156,7 +157,7 @@ def refuse_probabilities(problem: Supervised, outputs: Tensor) -> None:
 
 
 def said_of(problem: Supervised) -> tuple[str, ...]:
-    """A line about a network whose outputs are probabilities although the loss takes logits."""
+    """A line for the notes, if the outputs of the network are probabilities although the loss takes logits."""
     if problem.task.name != "classification":
         return ()
     outputs = tried(problem.module, problem.inputs(problem.x[:4]))
@@ -176,12 +177,12 @@ def tried(module: nn.Module, x: Tensor) -> Any:
 
 
 def named(group: str, settings: Mapping[str, Any]) -> str:
-    """A factory, written as a user writes it."""
+    """The choice of a factory, as a user writes it."""
     return f"{group}.target = {settings['target']}" if settings["kind"] == "custom" else f"{group}={settings['kind']}"
 
 
 def shown(value: object) -> str:
-    """A value in a few words for an error.
+    """A short description of a value, for an error.
 
     >>> shown(torch.zeros(2, 3)), shown(3)
     ('a tensor of shape [2, 3] (float32)', 'an object of type int')

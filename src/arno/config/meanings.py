@@ -1,4 +1,4 @@
-"""Names of settings and choices in other frameworks, and the names in Arno."""
+"""Names of settings, choices and commands in other programs, and the corresponding names in Arno."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MEANINGS = {
     "eval.every": ("eval_gap", "eval_interval", "test_interval", "test_gap", "evaluation_frequency"),
     "checkpoint.every": ("save_every", "save_interval", "checkpoint_interval"),
 }
-#: Words at the start of a name that do not change its meaning: `max_epochs`, `local_num_epochs`, `train_batch_size`.
+#: Words at the start of a name that do not change its meaning, as in `max_epochs` and `local_num_epochs`.
 FILLING = ("num", "n", "max", "total", "train", "training", "local", "client", "central", "global", "default")
 SHARE = "the number of clients in a round follows from their share", "try participation=0.25 for 5 of 20 clients"
 #: Settings of other frameworks that Arno does not have, with the rule and the remedy of the error.
@@ -155,7 +155,7 @@ TABLES = (".csv", ".tsv", ".parquet", ".feather", ".csv.gz", ".tsv.gz")
 def meant(key: str, value: str, owned: bool) -> ArnoError | None:
     """The error for a key that is a setting under another name; None if the key is not in the list.
 
-    owned: whether a choice of a group has a setting of this name; then the key means this setting.
+    owned: whether a choice of a group has a setting with the name of the key; then the key means this setting.
 
     >>> str(meant("server-app.num-rounds", "3", False))
     "unknown key 'server-app.num-rounds': the setting is called rounds; try rounds=3"
@@ -177,7 +177,7 @@ def meant(key: str, value: str, owned: bool) -> ArnoError | None:
 
 
 def _shorter(name: str) -> Iterator[str]:
-    """A name, and the name without the words of FILLING at its beginning."""
+    """The name, then the name without the first word if this word is in FILLING, and so on."""
     yield name
     first, underline, rest = name.partition("_")
     if underline and first in FILLING:
@@ -185,7 +185,7 @@ def _shorter(name: str) -> Iterator[str]:
 
 
 def choice(group: str, name: str, known: Iterable[str]) -> ArnoError | None:
-    """The error for a choice under another name, or for a file in the place of a name; None if neither is known.
+    """The error for a choice under another name, or for a file in place of a name; None if the choice is not known.
 
     >>> str(choice("partition", "non-IID", ["dirichlet", "iid"]))
     "unknown partition 'non-IID': the choice is called dirichlet; try partition=dirichlet"
@@ -215,5 +215,5 @@ def command(word: str) -> ArnoError | None:
 
 
 def plain(name: str) -> str:
-    """A name in small letters, with underlines."""
+    """A name in lower case, with underscores in place of hyphens."""
     return name.lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""The names of every group and their settings, read from the sources without importing them."""
+"""The names of every group and their settings, read from the source files without an import of these files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def registered(group: str) -> dict[str, list[str]]:
-    """The names of a group and their settings, read from the sources because importing them is too slow for completion.
+    """The names of a group and their settings.
+
+    They are read from the source files, because to import these files takes too long for completion.
 
     >>> registered("partition")["shards"]
     ['shards']

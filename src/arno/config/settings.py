@@ -1,7 +1,7 @@
-"""Configuration: typed defaults, Hydra-style overrides, and errors that name the nearest key.
+"""Configuration: typed defaults, overrides in the style of Hydra, and errors that name the nearest key.
 
-Nothing here imports torch: `arno --help` must answer at once. The groups (`method`, `data`, …) take their settings
-from the signature of the factory they name; see `registry.py`.
+This module does not import torch, because `arno --help` must answer at once. The groups (`method`, `data`, …) take
+their settings from the signature of the factory that they name; see `registry.py`.
 """
 
 from __future__ import annotations
@@ -109,17 +109,17 @@ class Config:
 
 
 GROUPS = ("method", "problem", "data", "task", "partition", "model", "select", "engine")
-#: Earlier names of a group's kinds.
+#: Earlier names of the kinds of a group.
 RENAMED = {("problem", "classification"): "supervised"}
-#: Settings that every kind of a group has; its factories do not get them.
+#: Settings that every kind of a group has; the factories do not get them.
 COMMON: dict[str, dict[str, tuple[Any, Any]]] = {
     "data": {"val": (float | None, None), "client_val": (float | None, None), "client_test": (float | None, None)}
     | {"shift": (Literal["rotation", "noise", "scale"] | None, None), "shift_strength": (float | None, None)},
     "partition": {"seed": (int | None, None)},
     "model": {"channels_last": (bool | None, None), "bfloat16": (bool, False)},
 }
-#: A run may be continued with other values of these: they do not change what is computed.
-#: `on_client_error` decides what happens from now on: the rounds before have recorded what they did.
+#: A run may be continued with other values of these settings, because they do not change what is computed.
+#: `on_client_error` only concerns later rounds; the earlier rounds have recorded what they did.
 FREE = (
     "rounds",
     "eval",
@@ -157,7 +157,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     """
     _refuse_resolvers(base or {})
     below, above = list(flat(base or {})), [parse(text) for text in overrides]
-    for group in GROUPS:  # another kind than in the base: drop the base's settings of its own kind
+    for group in GROUPS:  # if the overrides choose another kind, drop the base's settings of its own kind
         if _kind(group, below) != _kind(group, [*below, *above]):
             shared = {group, f"{group}.kind", *(f"{group}.{name}" for name in COMMON.get(group, ()))}
             below = [(key, value) for key, value in below if key.split(".")[0] != group or key in shared]
@@ -166,7 +166,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
     kinds = {group: config[group].kind for group in GROUPS}
     own = [registry(group).info(kinds[group]).get("defaults", {}) for group in ("problem", "method")]
     if kinds["problem"] not in ("quadratic", "pair") and registry("partition").info(kinds["partition"]).get("of"):
-        config.clients = None  # the data or the file decide
+        config.clients = None  # the data or the file give the number
     for key, value in [*own[0].items(), *own[1].items(), *given]:
         chosen = key in GROUPS or (key.endswith(".kind") and key.split(".")[0] in GROUPS)
         if not chosen and (key, value) != ("clients", None):
@@ -179,7 +179,7 @@ def compose(overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
 
 
 def _defaults(given: Sequence[tuple[str, Any]]) -> DictConfig:
-    """The defaults of the kinds that are chosen; made once for the same factories, because that takes long."""
+    """The defaults of the chosen kinds. For the same factories they are made once, because that takes long."""
     chosen = []
     for group in GROUPS:
         kind = _kind(group, given)
@@ -189,13 +189,13 @@ def _defaults(given: Sequence[tuple[str, Any]]) -> DictConfig:
     for group, kind, _ in chosen:
         inner = registry(group).info(kind).get("nested")
         factories += [inner.get(name) for name in inner.names()] if inner else []
-    if any(kind == "custom" for _, kind, _ in chosen):  # such a factory may be any object
+    if any(kind == "custom" for _, kind, _ in chosen):  # such a factory may not be hashable
         return _sections(tuple(chosen))
     return deepcopy(_kept_sections(tuple(chosen), tuple(factories)))
 
 
 def _sections(chosen: Sequence[tuple[str, str, str | None]]) -> DictConfig:
-    """The defaults of these kinds: group, kind and target."""
+    """The defaults of these kinds. chosen: group, kind and target of each."""
     config: DictConfig = OmegaConf.structured(Config)
     for group, kind, target in chosen:
         config[group] = OmegaConf.structured(_schema(group, kind, target))
@@ -204,7 +204,10 @@ def _sections(chosen: Sequence[tuple[str, str, str | None]]) -> DictConfig:
 
 @lru_cache(maxsize=32)
 def _kept_sections(chosen: tuple[tuple[str, str, str | None], ...], factories: tuple[Any, ...]) -> DictConfig:
-    """The same, cached. factories: those of the kinds; another one of the same name has other defaults."""
+    """The same, cached.
+
+    factories: the factories of the kinds, because another factory of the same name has other defaults.
+    """
     return _sections(chosen)
 
 
@@ -214,12 +217,12 @@ def parse(text: str) -> tuple[str, Any]:
     >>> parse("local.lr=uniform(0.001, 0.1)"), parse("model.hidden=[64, 64]"), parse("local.lr=1e-3")
     (('local.lr', 'uniform(0.001, 0.1)'), ('model.hidden', [64, 64]), ('local.lr', 0.001))
     """
-    return deepcopy(_parsed(text))  # a list may be changed by who gets it
+    return deepcopy(_parsed(text))  # the caller may change a list
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> tuple[str, Any]:
-    """The same; the runs of a comparison have most of their settings in common."""
+    """The same, cached, because the runs of a comparison have most of their settings in common."""
     key, equals, value = text.partition("=")
     key = key.strip().lstrip("+")
     what = f"argument {limits.shortened(repr(text))}"
@@ -237,12 +240,12 @@ def _parsed(text: str) -> tuple[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A configuration file."""
+    """The settings in a configuration file."""
     what = f"config {limits.shortened(path)!r}"
     text = limits.read_text(path, "config", limits.CONFIG)
     try:
         loaded = OmegaConf.create(limits.check_yaml(text, what))
-        if (path.parent / "manifest.json").exists():  # a run folder may come from another user
+        if (path.parent / "manifest.json").exists():  # a run's folder may come from another user
             _refuse_resolvers(OmegaConf.to_container(loaded))
         values = limits.numbers(OmegaConf.to_container(loaded, resolve=True), what)
     except ArnoError:
@@ -270,10 +273,10 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translated(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration of release 0.1, which has no task, in the names of this version; any other one as it is.
+    """A stored configuration of release 0.1 in the names of this version; any other configuration unchanged.
 
-    Lorenzo's default metric was f1; it is now null, the first metric of the task, which is the same score. The numbers
-    of partition=file addressed the samples after the validation split.
+    A configuration of release 0.1 has no task. Lorenzo's default metric was f1; it is now null, the first metric of the
+    task, which is the same score. The numbers of partition=file addressed the samples after the validation split.
 
     >>> translated({"method": {"kind": "lorenzo", "metric": "f1"}, "problem": {"kind": "classification"}})
     {'method': {'kind': 'lorenzo', 'metric': None}, 'problem': {'kind': 'supervised'}, 'task': {'kind': 'auto'}}
@@ -294,7 +297,7 @@ def translated(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Settings that change the computation and differ, as `key: a → b`."""
+    """The settings that change the computation and differ, as `key: a → b`."""
     left, right = dict(flat(a)), dict(flat(b))
     keys = [k for k in sorted(left.keys() | right.keys()) if not _free(k)]
     return [f"{k}: {left.get(k)} → {right.get(k)}" for k in keys if left.get(k) != right.get(k)]
@@ -364,7 +367,7 @@ def _natural(given: Sequence[tuple[str, Any]]) -> bool:
 
 
 def _schema(group: str, kind: str, target: str | None) -> type:
-    """A dataclass of the settings that a factory takes."""
+    """A dataclass with the settings of a factory."""
     columns: list[Any] = [("kind", str, field(default=kind))]
     if kind == "custom":
         columns.append(("target", str, field(default=target)))
@@ -374,7 +377,7 @@ def _schema(group: str, kind: str, target: str | None) -> type:
             raise ArnoError(f"{group}={kind}", f"its setting {name!r} has no default", "give it one in its signature")
         columns.append(_column(name, parameter.annotation, default))
     inner: Registry | None = registry(group).info(kind).get("nested")
-    for name in () if inner is None else inner.names():  # nested sections: method.window.beta
+    for name in () if inner is None else inner.names():  # nested sections, such as method.window.beta
         own = [_column(p.name, p.annotation, p.default) for p in inner.settings(name).values()] if inner else []
         kind_of = make_dataclass(f"{group}.{name}", own)
         columns.append((name, kind_of, field(default_factory=kind_of)))
@@ -385,7 +388,7 @@ def _schema(group: str, kind: str, target: str | None) -> type:
 
 
 def _settings(group: str, kind: str, target: str | None) -> Mapping[str, inspect.Parameter]:
-    """The settings of a factory; those of a user's own must be plain values."""
+    """The settings of a factory. The defaults of a user's own factory must be plain values."""
     try:
         found = registry(group).settings(kind, target)
     except (NameError, ValueError, TypeError, SyntaxError) as error:
@@ -412,7 +415,7 @@ def _column(name: str, annotation: Any, default: Any) -> tuple[str, Any, Any]:
 
 
 def _omega(annotation: Any) -> Any:
-    """The type as OmegaConf knows it; `Any` for what it cannot express."""
+    """The type as OmegaConf knows it; `Any` for types that OmegaConf does not know."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in (int, float, bool, str) or origin is Literal:
         return annotation
@@ -428,7 +431,7 @@ def _omega(annotation: Any) -> Any:
 
 
 def _refuse_resolvers(stored: Any) -> None:
-    """Refuse ${name:…} in a stored configuration: it could read the environment, and a stored value needs none."""
+    """Refuse ${name:…} in a stored configuration. It could read the environment, and stored values do not need it."""
     items = stored.values() if isinstance(stored, Mapping) else stored if isinstance(stored, list | tuple) else ()
     for value in items:
         _refuse_resolvers(value)
@@ -438,10 +441,10 @@ def _refuse_resolvers(stored: Any) -> None:
 
 
 def _resolve(config: DictConfig) -> None:
-    """Replace every ${…} by its value; one that has none, or one of the wrong type, is an error."""
+    """Replace every ${…} by its value; an error if it has no value, or a value of the wrong type."""
     try:
         OmegaConf.resolve(config)
-    except Exception as error:  # of OmegaConf, of its parser, of a resolver, or RecursionError
+    except Exception as error:  # from OmegaConf, its parser or a resolver, or RecursionError
         key = error.full_key if isinstance(error, OmegaConfBaseException) and error.full_key else "a value with ${…}"
         rule = _rule(error) if str(error) else "it refers to itself"
         raise ArnoError(key, f"its ${{…}} cannot be resolved: {rule}", "write the value itself") from error
@@ -449,14 +452,14 @@ def _resolve(config: DictConfig) -> None:
 
 def _set(config: DictConfig, key: str, value: Any) -> None:
     try:
-        if not _has(config, key):  # OmegaConf also knows other ways to write a key, as local[lr] and track.0
+        if not _has(config, key):  # OmegaConf also accepts keys such as local[lr] and track.0
             raise KeyError(key)
         if key.split(".")[0] in GROUPS and "." not in key:
             raise KeyError(key)
         OmegaConf.update(config, key, value, merge=False)
     except KeyError:
         raise _unknown_key(config, key, written(value)) from None
-    except Exception as error:  # of OmegaConf or of its parser
+    except Exception as error:  # from OmegaConf or its parser
         what = limits.shortened(f"{key} = {written(value)}")
         raise ArnoError(what, _rule(error), "see arno run --help") from error
 
@@ -496,7 +499,7 @@ def _unknown_key(config: DictConfig, key: str, value: str) -> ArnoError:
 
 
 def _owners(key: str) -> list[str]:
-    """The kinds that have this setting, as they are written on the command line."""
+    """The kinds that have this setting, written as on the command line."""
     found = []
     for group in GROUPS:
         for name in registry(group).names():
@@ -516,7 +519,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def written(value: Any) -> str:
-    """A value as a user writes it: YAML on one line; a string bare where it reads back as itself.
+    """A value as a user writes it: YAML on one line; a text without quotes if it is read as the same text.
 
     >>> written(None), written((64, 64)), written(True), written(1.0), written("a b"), written("1")
     ('null', '[64, 64]', 'true', '1.0', 'a b', '"1"')
@@ -592,16 +595,16 @@ def _check(config: DictConfig) -> None:
 
 
 def check_out(out: str | None) -> None:
-    """Check that the name of the folder is not longer than file systems allow."""
+    """Refuse a name of the folder that file systems cannot store: too long, or not a text."""
     if out is None:
         return
     try:
         longest = max((len(os.fsencode(part)) for part in Path(out).parts), default=0)
         whole = len(os.fsencode(os.path.abspath(out)))
         out.encode()
-    except ValueError as error:  # half of a character, or bytes that are none
+    except ValueError as error:  # a surrogate: half of a character, or a byte that is not UTF-8
         what = f"out = {limits.shortened(out)!a}"
         raise ArnoError(what, f"it is no name ({_first(error)})", "choose another out=") from error
-    if longest > 255 or whole > 3900:  # 4096, less the names in the folder
+    if longest > 255 or whole > 3900:  # 4096, minus the length of the names in the folder
         rule = f"a name has at most 255 bytes and a path 3900, not {longest} and {whole}"
         raise ArnoError(f"out = {limits.shortened(out)}", rule, "choose a shorter out=")
