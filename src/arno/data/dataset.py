@@ -185,7 +185,10 @@ class Dataset:
         return tuple(f"{g.min():.4g} to {g.max():.4g}" if len(g) else "no target" for g in groups)
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change if any sample, target or client of a training sample changes."""
+        """32 hexadecimal digits that change if any sample, target or client of a training sample changes.
+
+        They do not depend on names (of classes, clients, features).
+        """
         return self._fingerprint
 
     @cached_property

@@ -59,7 +59,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b."""
+    """The product a b."""
     if pays(a, *a.shape, b.shape[1]):
         found: Tensor = faster()(a, b.t(), None, "none", [], "")
         return found
@@ -85,7 +85,7 @@ def affine_of_rows(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """a b for every row."""
+    """The product a b of every row."""
     if pays(a, *a.shape[1:], b.shape[2]):
         return torch.stack([product(*row) for row in zip(a, b, strict=True)])
     return torch.bmm(a, b)

@@ -17,12 +17,12 @@ class Product(Rule):
     """Products of matrices. The models are additional matrices of the batch."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """a b."""
+        """The products a b."""
         self.saved = (a, b)
         return a @ b
 
     def backward(self, delta: Tensor) -> Deltas:
-        """δ bᵀ and aᵀ δ."""
+        """The gradients δ bᵀ and aᵀ δ."""
         a, b = self.saved
         return (delta @ b.mT if self.needs[0] else None, a.mT @ delta if self.needs[1] else None)
 
