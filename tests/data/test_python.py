@@ -181,6 +181,16 @@ def test_a_run_and_its_continuation(capsys):
     assert arno.RunResult("it", data=given(table)).model().head.out_features == 3
 
 
+def test_equal_numbers_with_other_names_stay_apart():
+    """The fingerprint depends on numbers only; names are those of the data that a run was given."""
+    x = np.random.default_rng(0).random((20, 3))
+    first, second = arno.Data(x, ["3", "4"] * 10), arno.Data(x, ["cat", "dog"] * 10)
+    assert first["fingerprint"] == second["fingerprint"]
+    for i, (data, names) in enumerate([(first, ("3", "4")), (second, ("cat", "dog")), (first, ("3", "4"))]):
+        assert data.dataset.classes == names
+        assert arno.run("model=softmax", "rounds=1", "clients=2", data=data, out=f"{i}").problem.class_names == names
+
+
 def test_a_path_serves_other_processes():
     data = given(frame(), path="mine.parquet")
     assert data["kind"] == "table"

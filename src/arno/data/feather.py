@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def mapped_batches(file: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     def batches() -> Iterator[pa.RecordBatch]:
         for i in range(reader.num_record_batches):
             yield reader.get_batch(i)
-            mapped.madvise(mmap.MADV_DONTNEED)
+            if sys.platform != "win32":  # Windows has no such call
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     return reader.schema, batches()

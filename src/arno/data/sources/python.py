@@ -102,6 +102,7 @@ class Data(Mapping[str, Any]):
         path: str | Path | None = None,
         **settings: Any,
     ) -> None:
+        self._own: Dataset | None = None
         if odd := sorted(settings.keys() - {*TABLE, *COMMON}):
             raise ArnoError(f"arno.Data: {odd[0]}", "it is no setting", "see help(arno.Data)")
         y, label = (None, y) if isinstance(y, str) else (y, label)
@@ -139,11 +140,18 @@ class Data(Mapping[str, Any]):
 
     def _keep(self, dataset: Dataset) -> None:
         self._settings = {"kind": "python", "fingerprint": dataset.check().fingerprint()}
-        _MADE[dataset.fingerprint()] = dataset
+        self._own = dataset
+        self._offer()
+
+    def _offer(self) -> None:
+        """Runs find the data set by its fingerprint. Data with the same numbers and other names have the same one."""
+        if self._own is not None:
+            _MADE[self._settings["fingerprint"]] = self._own
 
     @cached_property
     def dataset(self) -> Dataset:
         """The data set. If the data are in a file, it is read from the file."""
+        self._offer()
         return load({key: value for key, value in self._settings.items() if key not in COMMON})
 
     def __repr__(self) -> str:
@@ -173,6 +181,7 @@ class Data(Mapping[str, Any]):
         return self._settings[key]
 
     def __iter__(self) -> Iterator[str]:
+        self._offer()
         return iter(self._settings)
 
     def __len__(self) -> int:
