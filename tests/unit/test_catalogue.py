@@ -238,13 +238,18 @@ def test_two_processes_list_at_once(folder: Path) -> None:
     assert not list(folder.glob("*.part"))
 
 
-def comparison(folder: Path) -> Path:
+def comparison(folder: Path, metric: str | None = None) -> Path:
     """The two runs as the cells of a comparison."""
     out = folder / "both"
     for name, method in (("a", "fedavg"), ("b", "scaffold")):
         shutil.copytree(folder / name, out / f"method={method}")
     cells = [{"folder": f"method={m}", "name": m, "setting": "", "seed": 0} for m in ("fedavg", "scaffold")]
-    record = {"command": "arno compare method=fedavg,scaffold out=both", "metric": None, "seconds": 2.0, "cells": cells}
+    record = {
+        "command": "arno compare method=fedavg,scaffold out=both",
+        "metric": metric,
+        "seconds": 2.0,
+        "cells": cells,
+    }
     (out / "compare.json").write_text(checksummed.text(record))
     return out
 
@@ -348,6 +353,15 @@ def test_removing_takes_what_arno_wrote_and_nothing_else(folder: Path, tmp_path:
     assert (tmp_path / "precious" / "data.npy").exists()
     assert remove(folder / "b") == []
     assert not (folder / "b").exists()
+
+
+@pytest.mark.parametrize(("metric", "better", "pick"), [("test_loss", "less", min), ("test_f1", "more", max)])
+def test_a_comparison_has_the_direction_of_its_own_score(folder: Path, metric: str, better: str, pick) -> None:
+    entries = Catalogue(comparison(folder, metric)).read()
+    last = {entries[name].method: entries[name].scores[metric] for name in entries if name != "."}
+    assert entries["."].better == better
+    assert entries["."].best == pick(last, key=lambda name: last[name])
+    assert entries["."].score == pick(last.values())
 
 
 def test_a_comparison_is_removed_with_its_cells(folder: Path) -> None:

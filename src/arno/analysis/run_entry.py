@@ -45,7 +45,7 @@ class Entry:
     round, rounds: the last round and the planned rounds; for a comparison, its finished cells and all its cells.
     metric, label, better, digits: the declaration of the first declared score that was recorded.
     score: the last value of this score; for a comparison, the best mean over seeds. best: the group with this mean.
-    scores: the last values of all declared scores.
+    scores: the last values of all declared scores. less: those of which less is better.
     started: in seconds since 1970. seconds: the time that it took. pace: the mean seconds of a round since the process
         began.
     cells: for a comparison, the folder, the label and the method of each cell.
@@ -67,6 +67,7 @@ class Entry:
     score: float = nan
     best: str = ""
     scores: dict[str, float] = field(default_factory=dict)
+    less: list[str] = field(default_factory=list)
     started: float = nan
     seconds: float = nan
     pace: float = nan
@@ -92,8 +93,9 @@ class Entry:
         given["scores"] = {str(key): float(x) for key, x in given.get("scores", {}).items() if x is not None}
         if not all(len(cell) == 3 and all(isinstance(text, str) for text in cell) for cell in given.get("cells", ())):
             raise TypeError("cells")
-        if not all(isinstance(tag, str) for tag in given.get("tags", ())):
-            raise TypeError("tags")
+        for name in ("tags", "less"):
+            if not all(isinstance(text, str) for text in given.get(name, ())):
+                raise TypeError(name)
         if not 0 <= given.get("digits", 0) <= DIGITS:
             raise TypeError("digits")
         return cls(**given)
@@ -186,6 +188,7 @@ def _run(name: str, path: Path, kind: str, files: Mapping[str, Any]) -> Entry:
         digits=first.digits,
         score=scores.get(first.name, nan),
         scores=scores,
+        less=[name for name in scores if _better(declared[name]) == "less"],
         started=started,
         seconds=_seconds(path, manifest, started),
         pace=_pace(path, manifest, started, last),
@@ -319,6 +322,10 @@ def _metric(path: Path, declared: Any) -> Metric:
         return declared if isinstance(declared, Metric) else Metric.from_json(declared)
     except TypeError as error:
         raise damaged(path / "manifest.json", f"its metrics cannot be read ({error})", path) from error
+
+
+def _better(declared: Any) -> Any:
+    return declared.better if isinstance(declared, Metric) else declared.get("better")
 
 
 def latest(path: Path, names: list[str]) -> tuple[metrics_file.Row, dict[str, float]]:

@@ -26,7 +26,7 @@ from ..records.lock import holder, writing
 from .run_entry import FILES, LINK, Entry, kind_of, read_entry
 
 #: The name of the index file, its first word, and the largest number of bytes that is read.
-INDEX, FORMAT, LARGEST = ".arno-index.json", "arno-index-1", 2**28
+INDEX, FORMAT, LARGEST = ".arno-index.json", "arno-index-2", 2**28
 #: Names of folders that are not searched for runs.
 INNER = {"checkpoints", "logs", "figures", "tensorboard", "__pycache__", "node_modules"}
 #: For each file: its time of change in nanoseconds, and its size (LINK for a link).
@@ -153,7 +153,10 @@ def summed(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
     scored = [(label, cell) for label, cell in there if cell.status == "done"]
     shared = next((cell for _, cell in there if cell.metric), entry)
     metric = entry.metric or shared.metric
-    name, score = _best(scored, metric, shared.better)
+    better = shared.better
+    if metric != shared.metric:
+        better = "less" if any(metric in cell.less for _, cell in there) else "more"
+    name, score = _best(scored, metric, better)
     first = min((cell.started for _, cell in there if not isnan(cell.started)), default=entry.started)
     return replace(
         entry,
@@ -163,7 +166,7 @@ def summed(entry: Entry, entries: Mapping[str, Entry]) -> Entry:
         round=done if cells else entry.round,
         metric=metric,
         label=shared.label if metric == shared.metric else metric,
-        better=shared.better,
+        better=better,
         digits=shared.digits,
         score=score,
         best=name,
