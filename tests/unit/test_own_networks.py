@@ -47,7 +47,7 @@ def pruned() -> nn.Module:
 
 
 def run(model: object, *words: str) -> arno.RunResult:
-    return arno.run(*words, model=model, data=DATA, rounds=1)
+    return arno.run("rounds=1", *words, model=model, data=DATA)
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,71 @@ def test_probabilities_in_place_of_logits_are_said():
 def test_weights_of_every_type_train_as_those_of_the_run(dtype):
     net = Net().bfloat16()
     assert torch.equal(run(net.to(dtype)).final, run(net.float()).final)
+
+
+class Mean(Net):
+    """Subtracts a running mean of its inputs, which it changes in place or replaces."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and self.how == "replaced":
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+        elif self.training and self.how == "data":
+            self.mean.data = 0.5 * self.mean + 0.5 * x.mean(0)
+        elif self.training:
+            self.mean.mul_(0.5).add_(0.5 * x.mean(0))
+        return self.head(x - self.mean)
+
+
+class Remembers(Net):
+    """Adds the mean of the outputs of the call before, and counts its calls."""
+
+    before: torch.Tensor | None = None
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.head(x)
+        self.calls += 1
+        out = z if self.before is None else z + self.before / self.calls
+        self.before = z.detach().mean(0)
+        return out
+
+
+class Counts(Net):
+    """Divides by the number of its calls, a buffer of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return self.head(x) / self.calls
+
+
+@pytest.mark.parametrize("how", ["replaced", "data"])
+def test_a_buffer_that_is_replaced_is_averaged_as_one_that_is_changed_in_place(how):
+    torch.manual_seed(0)
+    net, replaced = Mean("in place"), Mean(how)
+    replaced.load_state_dict(net.state_dict())
+    found = run(replaced, "rounds=2").final
+    assert found[-6:].abs().max() > 0
+    assert torch.equal(found, run(net, "rounds=2").final)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [nn.Sequential(nn.BatchNorm1d(6, momentum=None), Net()), Remembers(), Counts()],
+    ids=["norm", "kept", "count"],
+)
+def test_what_a_network_keeps_between_calls_begins_anew_for_each_client(net):
+    whole = run(net, "engine=serial", "rounds=3")
+    run(net, "engine=serial", "rounds=1", "out=stopped")
+    resumed = arno.resume("stopped", "rounds=3", model=net, data=DATA)
+    assert torch.equal(whole.final, resumed.final)
+    assert torch.equal(whole.final, run(net, "engine=processes", "engine.workers=2", "rounds=3").final)
+    assert whole.rows[-1]["test_loss"] == resumed.rows[-1]["test_loss"]

@@ -32,6 +32,7 @@ from ..kernels.stacked import StackedProgram, refusal, stacked_program
 from ..models.network import Network, Units, last_linear, narrow
 from ..tasks.classification import Classification
 from ..tasks.task import Task
+from .carried import Carried
 from .client_tests import GLOBAL, PERSONAL, blocks, own_metrics, summary, table
 from .footprint import footprint, saved_per_sample
 
@@ -269,7 +270,7 @@ class Supervised(Problem):
             what = f"the network {type(self.module).__name__}"
             rule = "a parameter has a hook, which cannot be sent to another process"
             raise ArnoError(what, rule, "use engine=serial, or change the gradient in the network's forward")
-        behind = ("build", "_scorer", "stack")
+        behind = ("build", "_scorer", "_scored", "stack")
         return {name: value for name, value in vars(self).items() if name not in behind}
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
@@ -343,6 +344,7 @@ class Supervised(Problem):
     @torch.inference_mode()
     def _forward(self, w: Vec, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         self._scorer.w.copy_(w)
+        self._scored.begin()
         for some, targets in zip(x.split(self.eval_batch), y.split(self.eval_batch), strict=True):
             yield self._scorer.outputs(self.inputs(some)), targets
 
@@ -350,6 +352,10 @@ class Supervised(Problem):
     def _scorer(self) -> Kernel:
         with torch.inference_mode(False):
             return for_scoring(self.module, self.shape, self.task, self.channels_last, self.some)
+
+    @cached_property
+    def _scored(self) -> Carried:
+        return Carried(self._scorer)
 
     def _targets(self, y: Tensor) -> Tensor:
         """Targets on the device. Floating-point targets get the shape [n, outputs]."""
@@ -429,7 +435,7 @@ class SupervisedLearner:
     def __init__(self, problem: Supervised, kernel: Kernel) -> None:
         self.problem, self.kernel = problem, kernel
         self.w, self.p, self.g, self.layout = kernel.w, kernel.p, kernel.g, kernel.layout
-        self._shuffle = torch.Generator()
+        self._shuffle, self._carried = torch.Generator(), Carried(kernel)
 
     @property
     def module(self) -> nn.Module:
@@ -449,6 +455,7 @@ class SupervisedLearner:
         """The batches of all epochs. Each epoch has a new random order; its last batch can be smaller."""
         problem, size = self.problem, job.batch_size
         rows = problem.partition[job.client]
+        self._carried.begin()
         if job.sample_share < 1:
             count = max(1, int(job.sample_share * len(rows) + 1e-9))
             rows = rows[torch.randperm(len(rows), generator=job.stream("share"))[:count]]
@@ -494,13 +501,16 @@ class SupervisedLearner:
         """Write ∇ℓ into `g`; return ℓ, the task's mean loss plus the terms of the method."""
         x, y = batch
         if not job.terms and job.criterion is None:
-            return self.kernel.gradient(x, y)
+            loss = self.kernel.gradient(x, y)
+            self._carried.follow()
+            return loss
         self.g.zero_()
         with self.kernel.precision():
             view = self._view(x, y, job)
             loss = self.problem.task.loss(view.outputs, y) if job.criterion is None else job.criterion(view)
             loss = loss + sum(term(view) for term in job.terms)
         loss.backward()
+        self._carried.follow()
         return loss.detach()
 
     def _view(self, x: Tensor, y: Tensor, job: Job) -> View:
