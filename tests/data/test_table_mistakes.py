@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from arno.config.settings import compose, plain
 from arno.data import load
 from arno.errors import ArnoError
 
@@ -320,3 +321,29 @@ def test_numbers_that_32_bits_hardly_tell_apart_are_said(save, offset, said):
 def test_a_sign_of_unicode_is_a_minus(save):
     data = read(save(frame(age=[f"\N{MINUS SIGN}{i}" for i in range(60)])))
     assert sorted([*data.x[:, 0].tolist(), *data.x_test[:, 0].tolist()]) == list(range(-59, 1))
+
+
+def test_names_that_yaml_reads_as_numbers(save, monkeypatch, tmp_path):
+    """`data.label=2` is the column called 2, `data.path=2021` the folder called 2021."""
+    table = pd.DataFrame({"0": RANDOM.normal(size=60), "1": RANDOM.choice(["u", "v"], 60), "2": np.arange(60) % 2})
+    for name in ("a", "b"):
+        save(table, f"2021/{name}.csv")
+    monkeypatch.chdir(tmp_path)
+    config = plain(compose(["data=table", "data.path=2021", "data.label=2", "data.categories=[1]"]))
+    assert config["partition"]["kind"] == "natural"
+    given = {key: value for key, value in config["data"].items() if key in ("kind", "path", "label", "categories")}
+    found = load(given)
+    assert found.clients == ("a", "b")
+    assert found.classes == ("0", "1")
+    with pytest.raises(ArnoError, match=r"data.label = 3: the columns are 0, 1, 2; the first line"):
+        load({**given, "label": 3})
+    with pytest.raises(ArnoError, match=r"data.label = False: the columns are 0, 1, 2"):
+        load({**given, "label": False})
+
+
+def test_a_text_that_yaml_reads_as_a_number(monkeypatch, tmp_path):
+    (tmp_path / "2021").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "2021" / name).write_text("to be or not to be " * 200)
+    monkeypatch.chdir(tmp_path)
+    assert plain(compose(["data=text", "data.path=2021"]))["partition"]["kind"] == "natural"

@@ -30,8 +30,15 @@ TRIES = "data.path=heart.csv data.label=target data.client=hospital"
 
 def names_clients(settings: Mapping[str, Any]) -> bool:
     """Whether a table with these settings names its clients: by a column, or with one file per client."""
-    path = settings.get("path")
+    path = texts(settings.get("path"))
     return settings.get("client") is not None or (path is not None and several(path))
+
+
+def texts(value: Any) -> Any:
+    """A name, or names, as text: YAML reads the column 2 and the folder 2021 as numbers."""
+    if isinstance(value, list | tuple):
+        return [str(each) for each in value]
+    return None if value is None else str(value)
 
 
 @datasets.register("table", names_clients=names_clients)
@@ -71,6 +78,7 @@ def table(
         test_path: a table with the test rows, in place of `test`.
         min_rows: leave out clients with fewer rows. By default a client with a single row is an error.
     """
+    path, test_path, label = texts(path), texts(test_path), texts(label)
     labels = [label] if isinstance(label, str) else list(label or ())
     if path is None or not labels:
         lacks = "the file is not named" if path is None else "the column to predict is not named"

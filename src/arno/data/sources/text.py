@@ -26,7 +26,8 @@ def names_clients(settings: Mapping[str, Any]) -> bool:
     path, client = settings.get("path"), settings.get("client")
     if client is not None or path is None:
         return client in ("speaker", "file")
-    return place(path).is_dir() or _has_speakers(place(path))
+    there = place(str(path))  # YAML reads the name 2021 as a number
+    return there.is_dir() or _has_speakers(there)
 
 
 def _has_speakers(path: Path) -> bool:
