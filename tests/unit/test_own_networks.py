@@ -35,6 +35,11 @@ class Detached(Net):
         return torch.from_numpy(self.head(x).detach().numpy()).requires_grad_()
 
 
+class InPlace(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.head(x)).mul_(2).add_(1)
+
+
 class Broken(Net):
     def __init__(self) -> None:
         raise ValueError("no weights\nhere")
@@ -60,6 +65,11 @@ def folder(tmp_path, monkeypatch):
     [
         (Dictionary(), [], r"returned an object of type dict for 4 samples: .* \[4, 2\]; return the tensor alone$"),
         (Detached(), [], "no gradient of its outputs for its parameters, so none would be trained; remove det"),
+        (
+            InPlace(),
+            [],
+            "the network InPlace: autograd cannot compute its gradient: one of the .*; correct its forward$",
+        ),
         (Broken, [], r"model=Broken: it cannot be made \(ValueError: no weights\); correct it"),
         (nn.Linear, [], "model=Linear: it cannot be made"),
         (torch.relu, [], "model=relu: it cannot be made"),

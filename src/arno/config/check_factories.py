@@ -131,9 +131,14 @@ def refuse_untrained(problem: Supervised) -> None:
     module, x = deepcopy(problem.module).cpu().eval(), problem.inputs(problem.x[:4]).cpu()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
-        outputs = module(x.clone())
-        delta = torch.ones_like(outputs)
-        found = torch.autograd.grad(outputs, trained, delta, allow_unused=True) if outputs.requires_grad else ()
+        try:
+            outputs = module(x.clone())
+            delta = torch.ones_like(outputs)
+            found = torch.autograd.grad(outputs, trained, delta, allow_unused=True) if outputs.requires_grad else ()
+        except Exception as error:  # the user's code can raise any exception
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            rule = f"autograd cannot compute its gradient: {why}"
+            raise ArnoError(f"the network {type(problem.module).__name__}", rule, "correct its forward") from error
     if not any(g is not None for g in found):
         rule = "autograd finds no gradient of its outputs for its parameters, so none would be trained"
         remedy = "remove detach(), numpy(), item() and no_grad() from its forward"
