@@ -170,6 +170,8 @@ def test_schedule_from_a_file(tmp_path) -> None:
     path.write_text(json.dumps([[9]]))
     with pytest.raises(ArnoError, match="ids run from 0 to 4"):
         started("schedule", 2, path=str(path))
+    with pytest.raises(ArnoError, match="select=schedule: the file is not named"):
+        started("schedule", 2)
 
 
 @pytest.mark.parametrize("kind", ["powd", "cpowd", "rpowd", "adapowd"])

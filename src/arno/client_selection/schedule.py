@@ -19,6 +19,8 @@ def schedule(participation: float, *, path: str = "") -> Part:
 
     path: the file.
     """
+    if not path:
+        raise ArnoError("select=schedule", "the file is not named", "add select.path=cohorts.json, as [[0, 3], [1, 2]]")
     cohorts = numbers(read_json(place(path), "select.path ="), f"select.path = {path}")
     lists = isinstance(cohorts, list) and cohorts and all(isinstance(cohort, list) for cohort in cohorts)
     if not lists or not all(type(k) is int for cohort in cohorts for k in cohort):
