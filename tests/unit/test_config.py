@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,7 @@ from arno.config.settings import (
     written,
 )
 from arno.errors import ArnoError
+from arno.grids.compare import as_words
 
 
 def resolved(*overrides, **base):
@@ -286,3 +289,19 @@ def test_defaults_are_those_of_the_factory_registered_last(monkeypatch):
             return []
 
         assert resolved("method=mine")["method"]["mu"] == mu
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    local = {"lr": np.float32(0.5), "epochs": np.int64(2), "batch_size": [np.int64(4), 5]}
+    config = resolved(seed=np.int64(3), clients=torch.tensor(2), rounds=np.array(7), local=local)
+    assert (config["seed"], config["clients"], config["rounds"]) == (3, 2, 7)
+    assert (config["local"]["lr"], config["local"]["epochs"], config["local"]["batch_size"]) == (0.5, 2, [4, 5])
+    assert as_words({"seed": np.arange(2), "local": {"lr": [np.float64(0.5), 0.25]}}) == [
+        "seed=0,1",
+        "local.lr=0.5,0.25",
+    ]
+
+
+def test_a_setting_that_is_no_text():
+    with pytest.raises(ArnoError, match=r"argument \{'rounds': 1\}: settings are written key=value"):
+        compose([{"rounds": 1}])

@@ -217,6 +217,9 @@ def parse(text: str) -> tuple[str, Any]:
     >>> parse("local.lr=uniform(0.001, 0.1)"), parse("model.hidden=[64, 64]"), parse("local.lr=1e-3")
     (('local.lr', 'uniform(0.001, 0.1)'), ('model.hidden', [64, 64]), ('local.lr', 0.001))
     """
+    if not isinstance(text, str):
+        what = f"argument {limits.shortened(repr(text))}"
+        raise ArnoError(what, "settings are written key=value", 'e.g. arno.run("rounds=10"), or arno.run(rounds=10)')
     return deepcopy(_parsed(text))  # the caller may change a list
 
 
@@ -515,7 +518,14 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", _python(value)
+
+
+def _python(value: Any) -> Any:
+    """Numbers and arrays of NumPy and torch as numbers and lists of Python; any other value as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(_python(each) for each in value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def written(value: Any) -> str:
