@@ -305,3 +305,8 @@ def test_numbers_of_numpy_and_torch_are_numbers():
 def test_a_setting_that_is_no_text():
     with pytest.raises(ArnoError, match=r"argument \{'rounds': 1\}: settings are written key=value"):
         compose([{"rounds": 1}])
+
+
+def test_a_rate_that_decays_to_nothing_is_refused():
+    with pytest.raises(ArnoError, match=r"local.lr_decay = 0: it must be above 0"):
+        resolved("local.lr_decay=0")

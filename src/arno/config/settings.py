@@ -595,7 +595,9 @@ def _check(config: DictConfig) -> None:
             raise ArnoError(f"{key} = {written(plain(config)['local'][key[6:]])}", rule, f"try {key}='choice(1, 2)'")
     if not 0 < config.server_lr < float("inf"):
         raise ArnoError(f"server_lr = {config.server_lr:g}", "it must be positive", "try server_lr=1")
-    for key, low, high in (("local.momentum", 0, 1), ("local.weight_decay", 0, None), ("local.lr_decay", 0, None)):
+    if not config.local.lr_decay > 0:
+        raise ArnoError(f"local.lr_decay = {config.local.lr_decay:g}", "it must be above 0", "change local.lr_decay")
+    for key, low, high in (("local.momentum", 0, 1), ("local.weight_decay", 0, None)):
         value = OmegaConf.select(config, key)
         if not value >= low or (high is not None and value >= high):
             rule = f"it must be at least {low}" + (f" and below {high}" if high is not None else "")
