@@ -171,3 +171,15 @@ def test_a_comparison_of_objects(monkeypatch) -> None:
         arno.compare(data=data, jobs=2, seed=[0, 1], out="two")
     with pytest.raises(ArnoError, match="names and networks cannot be mixed"):
         arno.compare(data=data, model=[wide, "mlp"], out="three")
+
+
+def test_a_run_with_a_relative_path_is_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = arno.run(*SMALL, rounds=1, out="run")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir("below")
+    assert len(result.history) == 1
+    assert len(result.clients) == 3
+    assert len(result.final) == result.problem.layout.size
+    assert str(result.path) == "run"

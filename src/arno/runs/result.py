@@ -36,8 +36,14 @@ class RunResult:
     """
 
     def __init__(self, path: Path | str, trust: bool = False, *, data: Any = None, network: Any = None) -> None:
-        self.folder = RunFolder.open(Path(path))
-        self.path, self.trust, self._objects = self.folder.path, trust, (data, network)
+        self._given = RunFolder.open(Path(path))
+        self._there = RunFolder(self._given.path.absolute())
+        self.path, self.trust, self._objects = self._given.path, trust, (data, network)
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run; also if the path is relative and the current folder has changed since."""
+        return self._given if self._given.path.absolute() == self._there.path else self._there
 
     def __repr__(self) -> str:
         return f"RunResult({str(self.path)!r})"
@@ -94,7 +100,7 @@ class RunResult:
         import pandas as pd
 
         last = self.folder.complete()
-        if last and not (self.path / "clients.parquet").exists():
+        if last and not (self.folder.path / "clients.parquet").exists():
             from ..records.verify import verify_clients
 
             verify_clients(
@@ -148,9 +154,9 @@ class RunResult:
         from ..config.settings import current
 
         if not self.trust:
-            check(self.path, self.config)
+            check(self.folder.path, self.config)
         config = current(self.config)
-        again(self.path, config, *self._objects)
+        again(self.folder.path, config, *self._objects)
         problem: Problem = build.problems.build(config["problem"], config)
         return problem
 
