@@ -183,3 +183,17 @@ def test_a_run_with_a_relative_path_is_found_from_another_folder(
     assert len(result.clients) == 3
     assert len(result.final) == result.problem.layout.size
     assert str(result.path) == "run"
+
+
+def test_a_model_that_a_run_does_not_have() -> None:
+    result = arno.run(*SMALL, rounds=1, out="run")
+    with pytest.raises(ArnoError, match=r"model\('last'\): there are the models best and final"):
+        result.model("last")
+
+
+def test_the_report_of_a_run() -> None:
+    result = arno.run(*SMALL, rounds=1, out="run")
+    arno.write_report(result, "report.html")
+    assert "fedavg" in Path("report.html").read_text()
+    with pytest.raises(ArnoError, match=r"arno.write_report: an object of type str is no comparison and no run"):
+        arno.write_report("run", "report.html")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from ..analysis.budget import unequal_searches
 from ..analysis.comparison import Comparison
 from ..analysis.tuning import UNTUNED, Tuning, search_of, untuned
 from ..errors import ArnoError
+from ..runs.result import RunResult
 from ..version import __version__
 from . import comparison_panels, search, sections
 from .tables import Unscored
@@ -31,12 +32,17 @@ PARALLEL = (
 )
 
 
-def write_report(comparison: Comparison, path: Path | str) -> None:
-    """Write the report of a comparison as one HTML file.
+def write_report(comparison: Comparison | RunResult, path: Path | str) -> None:
+    """Write the report of a comparison, or of a run, as one HTML file.
 
     >>> import arno
     >>> arno.write_report(arno.Comparison.of(["runs/a", "runs/b"]), "report.html")    # doctest: +SKIP
     """
+    if isinstance(comparison, RunResult):
+        comparison = Comparison.of([comparison])
+    if not isinstance(comparison, Comparison):
+        rule = f"an object of type {type(comparison).__name__} is no comparison and no run"
+        raise ArnoError("arno.write_report", rule, "write arno.write_report(arno.Comparison.of([…]), path)")
     comparison, path = scored(comparison), Path(path)
     part_way = [one for group in comparison.members for one in group.part_way()]
     table = comparison.table()

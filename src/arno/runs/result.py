@@ -162,6 +162,8 @@ class RunResult:
 
     def model(self, which: str = "best") -> nn.Module:
         """The network with the weights of `best` or `final`, in evaluation mode."""
+        if which not in ("best", "final"):
+            raise ArnoError(f"model({which!r})", "there are the models best and final", 'write model("final")')
         return self.problem.model(self.best if which == "best" else self.final)
 
     def _vector(self, name: str) -> Tensor:
