@@ -224,6 +224,15 @@ def test_a_constant_column_and_one_without_values(save):
     assert "left out, no values: empty" in data.notes
 
 
+@pytest.mark.parametrize("size", [1e-14, 1.0, 1e8])
+def test_columns_of_any_size_are_scaled(save, size):
+    """A deviation counts as 0 in comparison to the mean: farads are small, and 1e8 in every row is a constant."""
+    numbers = np.arange(60.0)
+    data = read(save(frame(age=size * numbers, same=size)))
+    assert data.std == pytest.approx((size * numbers[data.rows].std(), *data.std[1:]), rel=0.2)
+    assert data.std[data.features.index("same")] == 1.0
+
+
 def test_whole_numbers_as_floats_are_said_to_be_possible_classes(save):
     path = save(frame(sick=[np.nan, *[1.0, 0.0, 2.0] * 19, 1.0, 0.0]))
     said = "label sick: numbers, a regression; its 3 values are whole numbers, data.numbers=false makes them classes"

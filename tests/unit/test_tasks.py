@@ -47,6 +47,11 @@ def test_a_regression_scales_its_targets_by_the_training_data() -> None:
     assert task.scores(task.tally(exact, y)) == {"rmse": 0, "mae": 0, "r2": 1, "loss": 0}
 
 
+def test_small_targets_are_scaled_too() -> None:
+    task = tasks.get("regression")(torch.tensor([[1e-15, 1e8], [3e-15, 1e8]]), ())
+    assert task.std.tolist() == pytest.approx([1e-15, 1.0])
+
+
 def test_scores_do_not_depend_on_the_scale_of_training() -> None:
     g = torch.Generator().manual_seed(0)
     y, z = 100 + 20 * torch.randn(30, 1, generator=g), torch.randn(30, 1, generator=g)

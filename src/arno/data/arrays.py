@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.seeds import numpy_stream
 from ..errors import ArnoError
+from .columns import CONSTANT
 from .dataset import Dataset, held_inside, strata_of, stratified
 from .images import Array
 
@@ -72,7 +73,11 @@ def _targets(y: Array) -> Tensor:
 
 
 def moments(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of `x / scale` per channel or feature; a deviation of 0 is replaced by 1."""
+    """Mean and standard deviation of `x / scale` per channel or feature; a deviation of 0 is replaced by 1.
+
+    >>> [f"{deviation:.3g}" for deviation in moments(np.array([[1e-15, 7.0], [3e-15, 7.0]]), 1.0)[1]]
+    ['1e-15', '1']
+    """
     if x.dtype == np.uint8:
         values, samples = np.arange(256) / scale, torch.from_numpy(x)
         channels = [samples[:, c].flatten() for c in range(x.shape[1])]  # NumPy would convert every byte to int64
@@ -82,5 +87,5 @@ def moments(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...
     else:
         axes = (0, *range(2, x.ndim))
         mean, std = x.mean(axes, dtype=np.float64) / scale, x.std(axes, dtype=np.float64) / scale
-    std[std < 1e-12] = 1.0
+    std[std <= CONSTANT * np.abs(mean)] = 1.0
     return tuple(mean.tolist()), tuple(std.tolist())

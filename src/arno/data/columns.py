@@ -16,6 +16,9 @@ from .cell_values import grouped, is_text
 from .dataset import Ints, shortened
 from .images import Array
 
+#: A column holds one number only if its deviation is at most this share of its mean: it is rounding error.
+CONSTANT = 1e-12
+
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 #: A function that says in words where a row is, for errors.
@@ -232,7 +235,7 @@ class Numbers:
                 return None
         known = known.astype(np.float64)
         middle, spread = float(known.mean()), float(known.std())
-        return cls(middle, spread if spread > 1e-12 else 1.0, missing, rounded(middle, spread))
+        return cls(middle, spread if spread > CONSTANT * abs(middle) else 1.0, missing, rounded(middle, spread))
 
 
 def rounded(mean: float, std: float) -> bool:

@@ -22,6 +22,8 @@ R2 = Metric("r2", "R²", high=1, short="R²")
 LOSS = Metric("loss", "loss", "less", low=0, axis="loss")
 #: Targets count as equal if Σ (y − mean)² is at most this share of Σ (y − μ)²; such a small sum is rounding error.
 EQUAL = 1e-12
+#: Targets count as one number if their deviation is at most this share of their mean: it is rounding error.
+CONSTANT = 1e-12
 
 
 @tasks.register("regression")
@@ -36,8 +38,8 @@ def regression(targets: Tensor, classes: Sequence[str], *, scale: bool = True) -
     y = targets.double().view(len(targets), -1)
     if not scale:
         return Regression(torch.zeros(y.shape[1]), torch.ones(y.shape[1]))
-    std = y.std(0, correction=0)
-    return Regression(y.mean(0), torch.where(std > 1e-12, std, 1.0))
+    mean, std = y.mean(0), y.std(0, correction=0)
+    return Regression(mean, torch.where(std > CONSTANT * mean.abs(), std, 1.0))
 
 
 class Regression(Task):
