@@ -156,8 +156,10 @@ class Book:
             self._finish(cell, measure, by_name.get(cell.start))
             return True
 
-        if self.confirm and not self._confirm(cells, jobs):
-            return False
+        if self.confirm:
+            whole = self._confirm(cells, jobs)
+            if not self.again:
+                return whole and not self.missing(cells)
         todo = self.missing(cells)
         while todo:
             starts = {cell.start: by_name[cell.start] for cell in todo if cell.start}
@@ -340,7 +342,8 @@ def options(about: str, out: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path(out), help="a folder for the runs")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run later than that")
     parser.add_argument("--again", action="store_true", help="run cells anew that were made from older sources")
-    parser.add_argument("--confirm", action="store_true", help="repeat the first rounds of runs from older sources")
+    confirm = "repeat the first rounds of runs from older sources; run nothing else without --again"
+    parser.add_argument("--confirm", action="store_true", help=confirm)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="more settings for every run, to try the program")
     return parser
 
