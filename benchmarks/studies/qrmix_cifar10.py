@@ -64,12 +64,13 @@ The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 
 Its setting: 100 clients, 5 % of them in a round, 200 rounds of FedRCL with server momentum, then 100 rounds of a
 second stage from the same model. {splits}
 
-All choices are made by validation at a seed that is not used again: the learning rate of each network, from 0.1 (FedRCL's, for a wide ResNet-18), 0.03 and 0.01 at α = 0.3 after stage 1, and β
-for each rule and α, from 0.001, 0.01 and 0.1. The rates were added after the first run: `lenet5`, which has no
-normalisation, stays at 10 % with 0.1. Mean and 95 % interval over the seeds (Student's t); the differences are paired
-by seed: the arms of a seed start from one model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client
-in a round, on one core while the other cores compute other runs. *MB sent*: all uploads of the second stage. What the
-server needs is on the page of [costs](qrmix_cost.md).
+All choices are made by validation at a seed that is not used again: the learning rate of each network, from 0.1
+(FedRCL's, for a wide ResNet-18), 0.03 and 0.01 at α = 0.3 after stage 1, and β for each rule and α, from 0.001, 0.01
+and 0.1. The rates were added after the first run: `lenet5`, which has no normalisation, stays at 10 % with 0.1. Mean
+and 95 % interval over the seeds (Student's t); the differences are paired by seed: the arms of a seed start from one
+model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client in a round, on one core while the other
+cores compute other runs. *MB sent*: all uploads of the second stage. What the server needs is on the page of
+[costs](qrmix_cost.md).
 
 {state}
 
