@@ -42,7 +42,7 @@ CASES = [
     ("clients=0", "clients = 0", "at least 1", "try clients=10"),
     ("clients=5000", "clients = 5000", "1293 training samples", "fewer clients"),
     ("local.batch_size=0", "local.batch_size = 0", "at least 1", "change local.batch_size"),
-    ("local.batch_size=1e25", "local.batch_size = 1e+25", "at most 1e+09", "change local.batch_size"),
+    ("local.batch_size=1e25", "local.batch_size = 1e+25", "at most 1e+15", "change local.batch_size"),
     ("local.epochs=1e25", "local.epochs = 1e+25", "at most 1e+09", "change local.epochs"),
     ("local.batch_size=1.5", "local.batch_size = 1.5", "whole number", "change local.batch_size"),
     ("local.lr=0", "local.lr = 0", "above 0", "change local.lr"),

@@ -32,7 +32,7 @@ def test_a_figure_runs_prints_its_verdict_and_goes_on_where_it_was(arno, tmp_pat
     first = arno(*words)
     assert first.status == 1
     assert re.search(r"^# scaffold-figure3, other settings: \d+ of 17 checks hold$", first.out, re.M)
-    assert "Settings differ from the figure's" in first.out
+    assert "The settings differ from those of the figure" in first.out
     assert first.out.strip().endswith(str(tmp_path / "f"))
     record = json.loads((tmp_path / "f" / "reproduce.json").read_text())
     assert len(record["checks"]) == 17

@@ -345,7 +345,7 @@ def test_the_command_shows_the_search(tmp_path: Path, capsys: pytest.CaptureFixt
         (["data.val=0"], "validation data, and there are none"),
         (["local.lr=0.1,log(0.5, 1)"], "is a range in a list of values"),
         (["local.lr=linear(-1, 1)"], "above 0; change the range"),
-        (["local.epochs=linear(1, 3)"], "whole number and at least 1; write int(1, 10)"),
+        (["local.epochs=linear(1, 3)"], "whole number and at least 1, at most 1e+09; write int(1, 10)"),
         (["local.batch_size=any(8, full)"], "it must be a number"),
         (["method=fedprox", "method.mu=linear(-1, 1)"], "at least 0; change the range"),
         (["participation=linear(0.1, 1)"], "participation is not searched"),

@@ -24,7 +24,7 @@ from .work import SGD, Mat, Result, SumResult, Vec, Work
 #: The most numbers and the most clients in a block. Because of these limits, memory does not grow with the cohort.
 BLOCK, ROWS = 2**24, 128
 #: The most epochs, and the most samples of a batch: the steps of a client are 64-bit numbers.
-MOST = 10**9
+EPOCHS, BATCH = 10**9, 10**15
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Federation:
         self.local = local or Local()
         self.weighting, self.server_lr = weighting, server_lr
         self.on_divergence, self.on_client_error = on_divergence, on_client_error
-        self.epochs = self.per_client(self.local.epochs, "local.epochs", least=1, most=MOST, whole=True)
-        self.batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, most=MOST, whole=True)
+        self.epochs = self.per_client(self.local.epochs, "local.epochs", least=1, most=EPOCHS, whole=True)
+        self.batch_size = self.per_client(self.local.batch_size, "local.batch_size", least=1, most=BATCH, whole=True)
         self._lr = self.per_client(self.local.lr, "local.lr", above=0)
         problem.check_batches(self.batch_size)
         self.w = (problem.init(seed) if w is None else w).to(problem.device, problem.dtype).clone()
