@@ -35,13 +35,16 @@ from .processes import Processes
 from .stacked_batches import batches
 from .timing import TIMEOUT, checked
 
-#: The size of a group has three limits. Its models have at most this many numbers. The samples of one step have at most
-#: this many numbers. The third limit is for networks that use a weight several times for one sample (attention) and so
-#: do additional multiplications. For one sample of each model, the group does at most this many additional ones with
-#: two cores, and fewer with more cores, because otherwise a cohort of few clients would be one group on one core.
-#: Larger groups take less time for each model, because each call of an operation takes some time.
+#: A group of rows may have this size without being divided. There are three limits. Its models have at most this many
+#: numbers. The samples of one step have at most this many numbers. The third limit is for networks that use a weight
+#: several times for one sample (attention) and so do additional multiplications. For one sample of each model, the
+#: group does at most this many additional ones with two cores, and fewer with more cores, because otherwise a cohort of
+#: few clients would be one group on one core.
 GROUP = 2**20
-#: Up to this many groups get about equal sums of steps. If there are more groups, each one holds rows with similar
+#: If there would be more groups than cores, groups may be this many times as large: they still fit into the cache that
+#: cores share, and each call of an operation, and each message, serves more models.
+MORE = 4
+#: Up to this many groups get about equal amounts of work. If there are more groups, each one holds rows with similar
 #: numbers of steps, and the groups are trained one after another by the workers.
 FEW = 4
 
@@ -91,7 +94,7 @@ class Batched(Serial):
         works = chain([first], works)
         if self.workers_for(first)[1]:
             if self._pool is None:
-                transport = Processes(self.problem, self.workers, kernel=Batched)
+                transport = Processes(self.problem, self.workers, kernel=OneGroup)
                 self._pool = Pool(self.problem, transport, self.timeout, cut=partial(groups, cores=self.cores))
                 self._pool.attach(self.caller)
             yield from self._pool.rows(works)
@@ -107,8 +110,11 @@ class Batched(Serial):
 
     def block(self, work: Work, delta: Mat) -> Result:
         """Train a block, group by group, and write the rows' updates into `delta`."""
+        return self._grouped(work, delta, groups(self.problem, work, self.cores))
+
+    def _grouped(self, work: Work, delta: Mat, found: Iterable[Tensor]) -> Result:
         began, loss = perf_counter(), torch.zeros(len(work))
-        for rows in groups(self.problem, work, self.cores):
+        for rows in found:
             self._together(work, delta, loss, rows)
         return Result(delta, loss, torch.full((len(work),), (perf_counter() - began) / len(work)))
 
@@ -142,6 +148,14 @@ class Batched(Serial):
                 module = problem.module if window is None else narrow(problem.module, problem.layout, window)
                 self._stacks[shape] = stack_for(module, problem.task, problem.some)
         return self._stacks[shape]
+
+
+class OneGroup(Batched):
+    """In a worker: the rows that it receives are one group, in its order."""
+
+    def block(self, work: Work, delta: Mat) -> Result:
+        """Train the rows together, and write their updates into `delta`."""
+        return self._grouped(work, delta, [torch.arange(len(work))])
 
 
 class Group:
@@ -261,7 +275,10 @@ def unsupported(problem: Problem, work: Work) -> str:
 
 
 def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
-    """Groups of rows that are trained together: rows of one network shape, longest first, at most `at_once` rows."""
+    """Groups of rows that are trained together: rows of one network shape, longest first.
+
+    A group has at most `at_once` rows; or, if there would be more groups than cores, `MORE` times as many.
+    """
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
         shapes.setdefault(window.units if window.extract else None, []).append(j)
@@ -270,30 +287,34 @@ def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
         count = -(-len(order) // most)
-        if count > cores:  # a multiple of the cores, so that no core is idle during the last groups
-            count = min(-(-count // cores) * cores, len(order))
+        if count > cores:  # as many groups for each core, so that no core is idle during the last ones
+            count = min(-(-len(order) // (MORE * most * cores)) * cores, len(order))
         few = count <= FEW and len(set(work.steps[order].tolist())) > 1
-        found += balanced(order, work.steps, count) if few else order.tensor_split(count)
+        found += balanced(order, work.steps, count, MORE * most) if few else order.tensor_split(count)
     return found
 
 
-def balanced(order: Tensor, steps: Tensor, count: int) -> list[Tensor]:
-    """Groups with about equal sums of steps. order: the rows, those with most steps first.
+def balanced(order: Tensor, steps: Tensor, count: int, most: int) -> list[Tensor]:
+    """Groups that take about the same time, each with at most `most` rows.
+
+    order: the rows, those with most steps first. The calls of a step take about as long as the step of one row. So the
+    time of a group is the sum of the steps of its rows, and those of its longest row once more.
 
     >>> steps = torch.tensor([9, 5, 4, 3])
-    >>> [group.tolist() for group in balanced(torch.arange(4), steps, 2)]
-    [[0, 3], [1, 2]]
+    >>> [group.tolist() for group in balanced(torch.arange(4), steps, 2, 4)]
+    [[0], [1, 2, 3]]
     """
-    most, found, done = -(-len(order) // count), [list[int]() for _ in range(count)], [0] * count
+    found, time = [list[int]() for _ in range(count)], [0] * count
     for row in order.tolist():
-        least = min((k for k in range(count) if len(found[k]) < most), key=done.__getitem__)
+        more = [int(steps[row]) * (1 if rows else 2) for rows in found]
+        least = min((k for k in range(count) if len(found[k]) < most), key=lambda k: time[k] + more[k])
         found[least].append(row)
-        done[least] += int(steps[row])
+        time[least] += more[least]
     return [order.new_tensor(rows) for rows in found if rows]
 
 
 def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
-    """The largest number of rows in a group."""
+    """How many rows a group may have without being divided."""
     assert isinstance(problem, Supervised)
     again, most = (problem.multiplications - problem.layout.d) * cores // 2, widest(problem, work)
     held = problem.layout.size
