@@ -53,7 +53,7 @@ from prepare import prepare
 from arno.kernels.products import faster, product
 
 HERE = Path(__file__).parent
-ROUNDS = {"W1": 8, "W2": 16, "W3": 2, "W4": 12, "W7": 16, "W8": 12, "W9": 8, "W10": 6, "W11": 3, "W12": 6, "W13": 8}
+ROUNDS = {"W1": 8, "W2": 16, "W3": 2, "W4": 12, "W7": 16, "W8": 12, "W9": 8, "W10": 6, "W11": 7, "W12": 6, "W13": 16}
 #: Workloads with a twin: the same network, written by a user.
 TWINS = ("W1", "W2", "W4")
 VARIANTS = {"W5a": ("W1", "scaffold"), "W5b": ("W2", "fedvarp")}

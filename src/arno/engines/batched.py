@@ -41,8 +41,9 @@ from .timing import TIMEOUT, checked
 #: group does at most this many additional ones with two cores, and fewer with more cores, because otherwise a cohort of
 #: few clients would be one group on one core.
 GROUP = 2**20
-#: If there would be more groups than cores, groups may be this many times as large: they still fit into the cache that
-#: cores share, and each call of an operation, and each message, serves more models.
+#: If there would be more groups than cores, groups may be this many times as large, because each call of an operation,
+#: and each message, then serves more models. This holds only for rows whose gradients are not stored (`alike`): with
+#: the gradients, such groups do not fit into the cache that the cores share (`benchmarks/groups.py`).
 MORE = 4
 #: Up to this many groups get about equal amounts of work. If there are more groups, each one holds rows with similar
 #: numbers of steps, and the groups are trained one after another by the workers.
@@ -277,18 +278,18 @@ def unsupported(problem: Problem, work: Work) -> str:
 def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
     """Groups of rows that are trained together: rows of one network shape, longest first.
 
-    A group has at most `at_once` rows; or, if there would be more groups than cores, `MORE` times as many.
+    A group has at most `at_once` rows; or, if there would be more groups than cores, up to `MORE` times as many.
     """
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
         shapes.setdefault(window.units if window.extract else None, []).append(j)
-    found, most = list[Tensor](), at_once(problem, work, cores)
+    found, most, more = list[Tensor](), at_once(problem, work, cores), MORE if alike(work) else 1
     for rows in shapes.values():
         order = torch.tensor(rows, device=work.steps.device)
         order = order[work.steps[order].argsort(descending=True, stable=True)]
         count = -(-len(order) // most)
         if count > cores:  # as many groups for each core, so that no core is idle during the last ones
-            count = min(-(-len(order) // (MORE * most * cores)) * cores, len(order))
+            count = min(-(-len(order) // (more * most * cores)) * cores, len(order))
         few = count <= FEW and len(set(work.steps[order].tolist())) > 1
         found += balanced(order, work.steps, count, MORE * most) if few else order.tensor_split(count)
     return found
