@@ -3,9 +3,9 @@
     python benchmarks/studies/qrmix_cifar10.py [--data cifar10=DIR] [--splits DIR] [--minutes 100] [--jobs 2] [--plan]
 
 Stage 1 is FedRCL with server momentum, 200 rounds; from its model, FedRCL alone, and FedRCL with QR-Mix by both rules,
-go on to round 300. The learning rate of a network is chosen at α = 0.3, and β for each rule, by the validation accuracy
-at a seed that is not used again. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three; then a narrow `resnet18` at
-α = 0.3 with three.
+go on to round 300. The learning rate of `lenet5` is chosen at α = 0.3, and β for each rule, by the validation accuracy
+at a seed that is not used again; `resnet18` has FedRCL's own. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three;
+then a narrow `resnet18` at α = 0.3 with three.
 Finished runs are lines of docs/results/cells/qrmix_cifar10.jsonl: a clone goes on from there, and the page says which
 runs are missing. `--minutes` ends the study between two runs. `--splits` is a folder with the split files that
 FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz); without it the splits are drawn.
@@ -28,7 +28,8 @@ from cells import UNFINISHED, Book, Cell, folders, kept, options
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "qrmix_cifar10.md"
 FIRST, LAST, TUNING = 200, 300, 1000  # the last rounds of the stages, the seed of the choice of β
 RULES, BETAS, BASE = ("seed", "lsq"), (0.001, 0.01, 0.1), "FedRCL"
-RATES = (0.1, 0.03, 0.01)  # the first one is FedRCL's, which trains a ResNet-18
+#: FedRCL's rate is 0.1, with which it trains a ResNet-18.
+RATES = {"model=lenet5": (0.1, 0.03, 0.01), "model=resnet18": (0.1,)}
 SETTING = ["data=cifar10", "clients=100", "participation=0.05", "local.lr_decay=0.998"]
 SETTING += ["local.weight_decay=1e-3", "local.batch_size=50", "local.epochs=5", "local.clip=10", "local.augment=true"]
 SETTING += ["eval.every=20", "checkpoint.every=20", "eval.clients=false", "engine=serial"]
@@ -64,9 +65,10 @@ The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 
 Its setting: 100 clients, 5 % of them in a round, 200 rounds of FedRCL with server momentum, then 100 rounds of a
 second stage from the same model. {splits}
 
-All choices are made by validation at a seed that is not used again: the learning rate of each network, from 0.1
-(FedRCL's, for a wide ResNet-18), 0.03 and 0.01 at α = 0.3 after stage 1, and β for each rule and α, from 0.001, 0.01
-and 0.1. The rates were added after the first run: `lenet5`, which has no normalisation, stays at 10 % with 0.1. Mean
+All choices are made by validation at a seed that is not used again: the learning rate of `lenet5`, from 0.1, 0.03 and
+0.01 at α = 0.3 after stage 1, and β for each rule and α, from 0.001, 0.01 and 0.1. The rates were added after the first
+run: `lenet5`, which has no normalisation, stays at 10 % with 0.1, FedRCL's rate for a wide ResNet-18. `resnet18` has
+this rate, and no other was tried. Mean
 and 95 % interval over the seeds (Student's t); the differences are paired by seed: the arms of a seed start from one
 model. A run that diverged counts as 0. *Eigenpairs*: seconds of one client in a round, on one core while the other
 cores compute other runs. *MB sent*: all uploads of the second stage. What the server needs is on the page of
@@ -114,7 +116,7 @@ def second(block: Block, seed: int, splits: Path | None, rate: float, arm: str, 
 def rates(block: Block, splits: Path | None) -> list[Cell]:
     """The first stages that choose the learning rate of a network: those of its first block."""
     home = next(one for one in BLOCKS if one.model == block.model)
-    return [first(home, TUNING, splits, rate) for rate in RATES]
+    return [first(home, TUNING, splits, rate) for rate in RATES[block.model[0]]]
 
 
 def trials(block: Block, splits: Path | None, rate: float) -> list[Cell]:
@@ -145,7 +147,7 @@ def best(values: Sequence[float], cells: Sequence[Cell], book: Book) -> float | 
 
 def chosen(block: Block, splits: Path | None, book: Book) -> tuple[float | None, dict[str, float] | None]:
     """The learning rate, and β for each rule; None while runs are missing."""
-    rate = best(RATES, rates(block, splits), book)
+    rate = best(RATES[block.model[0]], rates(block, splits), book)
     if rate is None:
         return None, None
     runs = trials(block, splits, rate)[1:]
@@ -158,7 +160,8 @@ def plan(splits: Path | None, book: Book) -> Iterator[tuple[Block, list[Cell]]]:
     """All runs in their order; where nothing is chosen yet, the names and settings of the middle value stand for it."""
     for block in BLOCKS:
         yield block, rates(block, splits)
-        rate = chosen(block, splits, book)[0] or RATES[len(RATES) // 2]
+        known = RATES[block.model[0]]
+        rate = chosen(block, splits, book)[0] or known[len(known) // 2]
         yield block, [first(block, seed, splits, rate) for seed in (TUNING, *block.seeds)]
         yield block, trials(block, splits, rate)
         betas = chosen(block, splits, book)[1] or dict.fromkeys(RULES, BETAS[len(BETAS) // 2])
@@ -238,12 +241,14 @@ def chosen_rates(splits: Path | None, book: Book) -> list[str]:
     """For each network the validation accuracy after stage 1 with each learning rate."""
     lines = []
     for name, block in {block.name: block for block in reversed(BLOCKS)}.items():
-        cells = rates(block, splits)
-        if best(RATES, cells, book) is None:
+        cells, known = rates(block, splits), RATES[block.model[0]]
+        if len(known) == 1:
+            continue
+        if best(known, cells, book) is None:
             lines.append(f"- `{name}`: no learning rate is chosen yet.")
             continue
         scores = [100 * book.scores(cell).get("val_accuracy", 0.0) for cell in cells]
-        told = ", ".join(f"{score:.1f} % with {rate}" for rate, score in zip(RATES, scores, strict=True))
+        told = ", ".join(f"{score:.1f} % with {rate}" for rate, score in zip(known, scores, strict=True))
         lines.append(f"- `{name}`: validation accuracy after round {FIRST}: {told}.")
     return lines
 

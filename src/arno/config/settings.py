@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -525,7 +526,13 @@ def _python(value: Any) -> Any:
     """Numbers and arrays of NumPy and torch as numbers and lists of Python; any other value as it is."""
     if isinstance(value, list | tuple):
         return type(value)(_python(each) for each in value)
-    return value.tolist() if hasattr(value, "tolist") else value
+    return value.tolist() if isinstance(value, _arrays()) else value
+
+
+def _arrays() -> tuple[type, ...]:
+    """The types of numbers and arrays of NumPy and torch, if a program has imported them; nothing is imported here."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (*((numpy.generic, numpy.ndarray) if numpy else ()), *((torch.Tensor,) if torch else ()))
 
 
 def written(value: Any) -> str:
