@@ -4,8 +4,8 @@
 
 Stage 1 is FedRCL with server momentum, 200 rounds; from its model, FedRCL alone, and FedRCL with QR-Mix by both rules,
 go on to round 300. The learning rate of `lenet5` is chosen at α = 0.3, and β for each rule, by the validation accuracy
-at a seed that is not used again; `resnet18` has FedRCL's own. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with three;
-then a narrow `resnet18` at α = 0.3 with three.
+at a seed that is not used again; `resnet18` has FedRCL's own. `lenet5`: α = 0.3 with five seeds, 0.1 and 0.6 with
+three; then a narrow `resnet18` at α = 0.3 with three.
 Finished runs are lines of docs/results/cells/qrmix_cifar10.jsonl: a clone goes on from there, and the page says which
 runs are missing. `--minutes` ends the study between two runs. `--splits` is a folder with the split files that
 FedRCL's authors published (cifar10_dirichlet0.3_clients100.txt.gz); without it the splits are drawn.

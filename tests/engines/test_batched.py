@@ -163,6 +163,29 @@ def test_small_groups_in_several_processes_change_no_bit(name, digits, monkeypat
     assert float((a.w - serial.w).abs().max()) < 1e-9
 
 
+def test_a_group_is_the_same_in_a_worker_and_in_the_server(monkeypatch):
+    """Rows with few samples keep the first layer as samples; the larger batches of other groups do not matter."""
+    made = problem("model.hidden=[256]")
+    for name, value in (("GROUP", 2 * made.layout.d), ("MORE", 1), ("FEW", 0)):
+        monkeypatch.setattr(f"arno.engines.batched.{name}", value)
+    kept = []
+    monkeypatch.setattr(LowRank, "__init__", counted(LowRank.__init__, kept))
+    setting = {"share": 1.0, "epochs": 1, "batch_size": [40, 100, 40, 100, 100, 40, 100]}
+    alone, parallel = (Batched(made, workers) for workers in (1, 2))
+    (a, _), (b, _) = (train(made, engine, [], **setting) for engine in (alone, parallel))
+    assert kept
+    assert torch.equal(a.w, b.w)
+    parallel.close()
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(function)
+        return function(*arguments)
+
+    return call
+
+
 def test_attention_trains_in_smaller_groups_on_more_cores(digits, monkeypatch):
     seen = []
     monkeypatch.setattr(digits, "multiplications", digits.layout.d + GROUP // 6)  # it uses its weights several times

@@ -529,7 +529,7 @@ def _python(value: Any) -> Any:
     return value.tolist() if isinstance(value, _arrays()) else value
 
 
-def _arrays() -> tuple[type, ...]:
+def _arrays() -> tuple[type[Any], ...]:
     """The types of numbers and arrays of NumPy and torch, if a program has imported them; nothing is imported here."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (*((numpy.generic, numpy.ndarray) if numpy else ()), *((torch.Tensor,) if torch else ()))

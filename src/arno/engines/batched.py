@@ -130,7 +130,7 @@ class Batched(Serial):
         problem = self.problem
         assert isinstance(problem, Supervised)
         stack = self._stack(work, int(rows[0]))
-        group = Group(work, rows, stack, int(work.steps[rows[0]]) * widest(problem, work))
+        group = Group(work, rows, stack, int(work.steps[rows[0]]) * widest(problem, work, rows))
         total = torch.zeros(len(rows), dtype=torch.float64, device=problem.device)
         for step, batch in enumerate(batches(problem, work, rows, stack)):
             total[: len(batch.y)] += group.step(batch, first=step == 0)
@@ -184,7 +184,7 @@ class Group:
                 piece.copy_(start)
         self.g = [torch.empty_like(piece) for piece in self.w if not self.plain]
         self.velocity = [torch.zeros_like(piece) for piece in self.w] if self.sgd.momentum else []
-        together = self.plain and alike(work) and len(rows) > 1
+        together = self.plain and self.cut is None and work.start.stride(0) == 0 and len(rows) > 1
         self.low = stack.low_rank(len(rows), samples, self.start) if together else {}
         self._live(len(rows))
 
@@ -317,7 +317,10 @@ def balanced(order: Tensor, steps: Tensor, count: int, most: int) -> list[Tensor
 def at_once(problem: Problem, work: Work, cores: int = 2) -> int:
     """How many rows a group may have without being divided."""
     assert isinstance(problem, Supervised)
-    again, most = (problem.multiplications - problem.layout.d) * cores // 2, widest(problem, work)
+    again, most = (
+        (problem.multiplications - problem.layout.d) * cores // 2,
+        widest(problem, work, torch.arange(len(work))),
+    )
     held = problem.layout.size
     if alike(work) and not isinstance(problem.stack, str):
         held = problem.stack.held(int(work.steps.cpu().numpy().max()) * most)
@@ -331,10 +334,11 @@ def alike(work: Work) -> bool:
     return not (changed or sgd.momentum or sgd.weight_decay) and work.start.stride(0) == 0
 
 
-def widest(problem: Supervised, work: Work) -> int:
-    """The samples of the largest batch."""
-    samples = np.minimum(problem.clients.sizes.numpy()[work.clients.cpu().numpy()], work.batch_size.cpu().numpy())
-    return int(samples.max())
+def widest(problem: Supervised, work: Work, rows: Tensor) -> int:
+    """The samples of the largest batch of some rows."""
+    rows = rows.cpu()
+    sizes = problem.clients.sizes.numpy()[work.clients[rows].cpu().numpy()]
+    return int(np.minimum(sizes, work.batch_size[rows].cpu().numpy()).max())
 
 
 def windows(work: Work, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
