@@ -3,8 +3,9 @@
     python benchmarks/kernels.py [--repeats 25]
 
 Forward and backward pass on one thread, both ways in turn; medians, and how many times as fast Arno's way is. Then
-products of matrices by the two libraries in torch: from where on oneDNN takes less time (`kernels/products.py`). Last,
-how exact torch's GroupNorm is in both layouts of images (`kernels/choose_kernel.py`).
+products of matrices by the two libraries in torch: from where on oneDNN takes less time (`kernels/products.py`), and
+how fast small products of several models are. Last, how exact torch's GroupNorm is in both layouts of images
+(`kernels/choose_kernel.py`).
 """
 
 from __future__ import annotations
@@ -103,6 +104,34 @@ def products(repeats: int) -> None:
         compare(f"{n}×{k} times {k}×{m}, oneDNN in place of MKL", *ways, repeats, 20)
 
 
+def of_several(repeats: int) -> None:
+    """The products of W13's transformer for five models at once, by both libraries, in GFLOP/s."""
+    linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    for k, m in ((49, 32), (32, 96), (64, 32)):
+        x, weight = torch.randn(5, 512, k), torch.randn(5, m, k)
+        ways: dict[str, Callable[[], object]] = {"MKL": partial(torch.bmm, x, weight.mT)}
+        if linear is not None:
+            ways["oneDNN"] = partial(each, linear, x, weight)
+        speeds = (f"{name} {2 * 5 * 512 * k * m / seconds(way, repeats) / 1e9:4.0f}" for name, way in ways.items())
+        print(f"five products of 512×{k} and {k}×{m}, GFLOP/s: {', '.join(speeds)}")
+
+
+def each(linear: Callable[..., Tensor], x: Tensor, weight: Tensor) -> list[Tensor]:
+    """The product of each model, by oneDNN."""
+    return [linear(one, matrix, None, "none", [], "") for one, matrix in zip(x, weight, strict=True)]
+
+
+def seconds(way: Callable[[], object], repeats: int, times: int = 20) -> float:
+    """The median of the seconds of a call."""
+    spent = []
+    for _ in range(repeats + 2):
+        began = perf_counter()
+        for _ in range(times):
+            way()
+        spent.append((perf_counter() - began) / times)
+    return median(spent[2:])
+
+
 def group_norm() -> None:
     """The largest error of torch's GroupNorm against float64, for numbers with standard deviation 1 around a mean."""
     weight, bias = torch.ones(16), torch.zeros(16)
@@ -129,6 +158,7 @@ def main() -> None:
     net, (x, y) = network("W3"), images(64, 3, 32)
     compare("W3's network, 64 images", automatic(deepcopy(net), x, y), automatic(lean(net), x, y), repeats, 1)
     products(repeats)
+    of_several(repeats)
     group_norm()
 
 
