@@ -49,7 +49,6 @@ LONGEST = 60
 #: Modules that look for an attribute by a constant name, and why. Abilities of Arno's own classes are declared.
 LOOKED_FOR = {
     ("cli", "__notes__"): "an exception has notes once one was added",
-    ("config.settings", "tolist"): "numbers of NumPy and torch are known without an import, which takes time",
 }
 
 

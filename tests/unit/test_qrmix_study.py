@@ -64,6 +64,8 @@ def test_a_network_has_the_rate_that_is_best_at_its_first_block(study, tmp_path,
     monkeypatch.setattr(book, "record", lambda cell: {"settings": cell.words})
     monkeypatch.setattr(book, "scores", lambda cell: {"val_accuracy": 0.4 if "rate 0.03" in cell.name else 0.1})
     assert study.chosen(other, None, book)[0] == 0.03
+    assert study.chosen(study.BLOCKS[3], None, book)[0] == 0.1  # ResNet-18 has the published rate
+    assert [line.partition(":")[0] for line in study.chosen_rates(None, book)] == ["- `lenet5`"]
 
 
 @pytest.mark.slow
@@ -75,7 +77,7 @@ def test_it_stops_goes_on_and_judges_whole_blocks_only(study, tmp_path, monkeypa
         ("BLOCKS", [small]),
         ("BETAS", (0.01, 0.1)),
         ("SETTING", SMALL),
-        ("RATES", (0.1, 0.05)),
+        ("RATES", {"model=mlp": (0.1, 0.05)}),
     ):
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr("arno.pictures.curves.draw_curves", lambda *drawn: None)
