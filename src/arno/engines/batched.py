@@ -278,7 +278,8 @@ def unsupported(problem: Problem, work: Work) -> str:
 def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
     """Groups of rows that are trained together: rows of one network shape, longest first.
 
-    A group has at most `at_once` rows; or, if there would be more groups than cores, up to `MORE` times as many.
+    A group has at most `at_once` rows. It may have up to `MORE` times as many if there would be more groups than cores,
+    or if groups of rows with different numbers of steps are balanced.
     """
     shapes: dict[object, list[int]] = {} if work.windows else {None: list(range(len(work)))}
     for j, window in enumerate(work.windows or ()):
@@ -298,8 +299,8 @@ def groups(problem: Problem, work: Work, cores: int = 2) -> list[Tensor]:
 def balanced(order: Tensor, steps: Tensor, count: int, most: int) -> list[Tensor]:
     """Groups that take about the same time, each with at most `most` rows.
 
-    order: the rows, those with most steps first. The calls of a step take about as long as the step of one row. So the
-    time of a group is the sum of the steps of its rows, and those of its longest row once more.
+    order: the rows, those with most steps first. The time of a group is taken as the sum of the
+    steps of its rows, and those of its longest row once more, for the calls of each step.
 
     >>> steps = torch.tensor([9, 5, 4, 3])
     >>> [group.tolist() for group in balanced(torch.arange(4), steps, 2, 4)]
