@@ -395,6 +395,7 @@ def test_a_wrong_word_is_refused_before_anything_runs(word, remedy, arno, here):
 
 
 REGRESSION = ("data=sklearn", "data.name=diabetes")
+OWN = ("data.client_test=0.2",)
 QUADRATIC = ("problem=quadratic", "local.lr=1e-3")
 
 
@@ -410,6 +411,10 @@ QUADRATIC = ("problem=quadratic", "local.lr=1e-3")
         (REGRESSION, "metric=val_rsme", "did you mean 'val_rmse'?"),
         (REGRESSION, "target=-1", "target = -1: test RMSE is at least 0; change the target"),
         (REGRESSION, "metric=test_r2 target=1.5", "target = 1.5: test R² is at most 1; change the target"),
+        (OWN, "metric=own_f2", "did you mean 'own_f1'?"),
+        ((), "metric=personal_f1", "the clients have no test samples of their own; add data.client_test=0.2"),
+        ((), "metric=own_accuracy", "the clients have no test samples of their own; add data.client_test=0.2"),
+        (OWN, "metric=personal_f1", "method=fedavg has no personal models; add fedavg.eval.finetune=5"),
         (QUADRATIC, "metric=gaps", "did you mean 'gap'?"),
         (QUADRATIC, "target=-1", "target = -1: F(w) − F(w*) is at least 0; change the target"),
     ],
@@ -417,7 +422,7 @@ QUADRATIC = ("problem=quadratic", "local.lr=1e-3")
 def test_a_wrong_metric_or_target_is_refused_by_its_declaration(problem, words, message):
     own, _ = compare.own_keys(words.split())
     with pytest.raises(package.ArnoError, match=re.escape(message)):
-        compare.check_metric(own, configs.plain(configs.compose(problem)))
+        compare.check_metric(own, [configs.plain(configs.compose(problem))])
 
 
 @pytest.mark.parametrize(
@@ -428,6 +433,9 @@ def test_a_wrong_metric_or_target_is_refused_by_its_declaration(problem, words, 
         ((), "metric=lorenzo_pool"),
         (REGRESSION, "target=60"),
         (REGRESSION, "metric=test_r2 target=-2"),
+        (OWN, "metric=own_accuracy"),
+        ((*OWN, "method=fedper"), "metric=personal_accuracy target=0.5"),
+        ((*OWN, "eval.finetune=5"), "metric=personal_accuracy target=0.5"),
         (QUADRATIC, "target=1e6"),
         (QUADRATIC, "metric=distance target=0"),
         (("partition.alpha=-1",), ""),
@@ -435,7 +443,7 @@ def test_a_wrong_metric_or_target_is_refused_by_its_declaration(problem, words, 
 )
 def test_a_right_metric_and_target_are_accepted(problem, words):
     own, _ = compare.own_keys(words.split())
-    compare.check_metric(own, configs.plain(configs.compose(problem)))
+    compare.check_metric(own, [configs.plain(configs.compose(problem))])
 
 
 def test_a_metric_that_nobody_recorded(arno, here):

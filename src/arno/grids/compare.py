@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis import tuning
 from ..analysis.comparison import RECORD, Comparison, failure, failure_of, record_of
 from ..config import settings as configs
+from ..config.build import method
 from ..core.metric import Metric
 from ..errors import ArnoError, unknown
 from ..records import checksummed, disk
@@ -94,7 +95,7 @@ def run_grid(
     workers, settings = workers_for(words, out)
     grid = cells(settings)
     resolved = list(resolve(grid))
-    check_metric(own, resolved[0])
+    check_metric(own, resolved)
     command = _command("compare", words, own, out)
     with writing(out, "a comparison"), closing(workers):
         return run_list(grid, resolved, workers, out, own, command, jobs=jobs, retry=retry, console=console)
@@ -155,13 +156,14 @@ def own_keys(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return own, rest
 
 
-def check_metric(own: Mapping[str, Any], config: Config) -> None:
-    """Refuse a misspelt metric, and a target out of the metric's range, before anything is trained.
+def check_metric(own: Mapping[str, Any], configurations: Sequence[Config]) -> None:
+    """Refuse a misspelt metric, one that a run would not record, and a target out of range, before anything is trained.
 
     A name that is similar to no declared metric may be a column that the method records.
     """
     if own.get("metric") is None and own.get("target") is None:
         return
+    config = configurations[0]
     problem: Problem = configs.registry("problem").build(config["problem"], config)
     known = {metric.name: metric for metric in problem.metrics}
     name = str(own.get("metric") or problem.metrics[0].name)
@@ -169,8 +171,21 @@ def check_metric(own: Mapping[str, Any], config: Config) -> None:
         _check_target(own.get("target"), known[name])
     elif f"test_{name}" in known:
         raise ArnoError(f"metric = {name}", "it does not say which data", f"write metric=test_{name}")
+    elif name.startswith(("own_", "personal_")) and f"test_{name.partition('_')[2]}" in known:
+        raise ArnoError(f"metric = {name}", "the clients have no test samples of their own", "add data.client_test=0.2")
     elif get_close_matches(name, known, 1, 0.8):
         raise unknown("metric", name, known)
+    if name.startswith("personal_") and name in known:
+        _check_personal(name, configurations)
+
+
+def _check_personal(name: str, configurations: Sequence[Config]) -> None:
+    """Refuse a score of personal models if a method has none, and the global model is not fine-tuned either."""
+    for config in {repr((one["method"], one["eval"]["finetune"])): one for one in configurations}.values():
+        if not config["eval"]["finetune"] and not any("personal" in part.roles for part in method(config)):
+            kind = config["method"]["kind"]
+            rule = f"method={kind} has no personal models"
+            raise ArnoError(f"metric = {name}", rule, f"add {kind}.eval.finetune=5, which fine-tunes its model for it")
 
 
 def _check_target(target: float | None, metric: Metric) -> None:

@@ -80,7 +80,7 @@ def search_and_compare(
     with writing(out, "a comparison"), closing(workers), stop_signals(_stop):
         refuse_folder(out, plan.trials)
         searching = Searching(groups, found, out, plan, workers, console)
-        check_metric(own, searching.base[0])
+        check_metric(own, searching.base)
         searching.run(words)
         grid = [chosen(cell, search.best, seed) for cell, search in searching for seed in final]
         command, resolved = command_of(words, own, plan, out), list(resolve(grid))
