@@ -159,8 +159,9 @@ def chosen(block: Block, splits: Path | None, book: Book) -> tuple[float | None,
 def plan(splits: Path | None, book: Book) -> Iterator[tuple[Block, list[Cell]]]:
     """All runs in their order; where nothing is chosen yet, the names and settings of the middle value stand for it."""
     for block in BLOCKS:
-        yield block, rates(block, splits)
         known = RATES[block.model[0]]
+        if len(known) > 1:  # else there is nothing to choose, and this run is one of the next ones
+            yield block, rates(block, splits)
         rate = chosen(block, splits, book)[0] or known[len(known) // 2]
         yield block, [first(block, seed, splits, rate) for seed in (TUNING, *block.seeds)]
         yield block, trials(block, splits, rate)
