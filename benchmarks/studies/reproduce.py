@@ -64,7 +64,7 @@ WHY = {
         "our seeds is 2 points. [Power-of-choice](power_of_choice.md) tests dropout and a far more heterogeneous split."
     ),
     "powd-fashion-0.3": (
-        "All differences are within one point, the intervals reach 4 to 6 points to either side, and the published ones "
+        "All differences are within one point, the intervals reach 4 to 6 points to each side, and the published ones "
         "are from one seed: three seeds cannot confirm an order of this size."
     ),
     "scaffold-table4": (
