@@ -297,10 +297,12 @@ class Book:
         there = [cell for cell in cells if self.record(cell) is not None]
         older = sum(map(self.older, there))
         same = [cell for cell in there if self.made_from(cell) is not self.sources[self.kind(cell)[1]]]
-        more = f", {older} of them from older sources than the newest" if older else ""
+        more = f"; {older} of them are older than the last change of the sources" if older else ""
         if same:
-            more += f", {len(same)} of them from sources that were changed later: of {len(set(map(self.kind, same)))} "
-            more += f"of these runs the first {FIRST} rounds were repeated and gave the same losses to the last bit"
+            more += f"; {len(same)} of them were made before a change of the sources: then the first {FIRST} rounds of "
+            more += (
+                f"{len(set(map(self.kind, same)))} of these runs were repeated and gave the same losses to the last bit"
+            )
         spent = sum(self.records[cell.name]["seconds"] for cell in there) / 3600
         return f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h."
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from arno.analysis.statistics import summary
 from arno.records.metrics_file import read as recorded
 from arno.runs.run import resume, run
 
@@ -139,11 +139,11 @@ def write(results: Results, seeds: int) -> str:
 def reading(found: dict[str, list[list[Row]]]) -> list[str]:
     """The second stage's rows against the plain mean, seed by seed."""
     base = [rows[-1]["test_accuracy"] for rows in found["mean, average"]]
-    out = ["Against `mean, average`, paired by seed, in points:", ""]
+    out = ["Against `mean, average`, paired by seed, in points, with 95 % intervals (Student's t):", ""]
     for name in (*STAGE2, STAGE1):
         if name != "mean, average":
             gaps = [100 * (rows[-1]["test_accuracy"] - b) for rows, b in zip(found[name], base, strict=True)]
-            out.append(f"- {name}: {spread(gaps, '+')} ({verdict(gaps)})")
+            out.append(f"- {name}: {verdict(gaps)}")
     return out
 
 
@@ -163,36 +163,31 @@ def overall(results: Results) -> list[str]:
         for found in results.values()
         for pair in [(found["seed, average"], found["mean, average"])]
     ]
-    gaps = ", ".join(f"{spread(gap, '+')} at α = {alpha}" for alpha, gap in zip(results, claims, strict=True))
+    gaps = "; ".join(f"{verdict(gap)}, at α = {alpha}" for alpha, gap in zip(results, claims, strict=True))
     short, long = (
         [step for found in results.values() for step in ratios(found[name])]
         for name in ("seed, average", "lsq, average")
     )
     lines += [
         "- The README of FedRCL with QR-Mix claims +1 to +2 points over FedRCL on CIFAR-10 at α = 0.3. Its rule as "
-        f"written gives here {gaps} against the plain mean at equal rounds.",
+        f"written against the plain mean, at equal rounds, here: {gaps}.",
         f"- At β = 0.01 the README's rule (`seed`) moves the last layer {mean(short):.2f} times as far as the plain "
         f"mean ({min(short):.2f} to {max(short):.2f}): it equals γβ(H̄ + βI)⁻¹b, which is small wherever the curvature "
         f"is large against β. `lsq` moves it {mean(long):.1f} times as far ({min(long):.1f} to {max(long):.1f}). A "
         "likely reason is that clients no longer cancel in directions in which only some of their losses curve; this "
         "study does not test it.",
-        f"- {len(results) * len(STAGE2)} rows are compared with the plain mean, over few seeds. `better` and `worse at "
-        "every seed` mean the same sign at all of them and a mean beyond two standard errors: a weak test (with three "
-        "seeds, 5 % needs 4.3), not corrected for their number, so some such rows are to be expected by chance. What "
-        "holds at both α with the same sign is worth a longer run; a gain at one α only is not shown.",
+        f"- {len(results) * len(STAGE2)} rows are compared with the plain mean, over few seeds. The intervals are not "
+        "corrected for their number, so some of them exclude 0 by chance. A gain at one α only is no evidence.",
     ]
     return lines
 
 
 def verdict(gaps: list[float]) -> str:
-    if len(gaps) < 2:
-        return "one seed"
-    error = stdev(gaps) / math.sqrt(len(gaps))
-    if all(g > 0 for g in gaps) and mean(gaps) > 2 * error:
-        return "better at every seed"
-    if all(g < 0 for g in gaps) and mean(gaps) < -2 * error:
-        return "worse at every seed"
-    return "not distinguishable"
+    gap = summary(gaps)
+    if gap.n < 2:
+        return f"{gap.mean:+.1f} (one seed)"
+    word = "better" if gap.low > 0 else "worse" if gap.high < 0 else "not told apart from it"
+    return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]: {word}"
 
 
 def ratios(runs: list[list[Row]]) -> list[float]:
@@ -204,10 +199,8 @@ def ratio(runs: list[list[Row]]) -> str:
     return f"{mean(found):.2f}" if found else ""
 
 
-def spread(values: list[float], sign: str = "") -> str:
-    if len(values) < 2:
-        return f"{mean(values):{sign}.1f}"
-    return f"{mean(values):{sign}.1f} ± {stdev(values):.1f}"
+def spread(values: list[float]) -> str:
+    return f"{mean(values):.1f}" if len(values) < 2 else f"{mean(values):.1f} ± {stdev(values):.1f}"
 
 
 if __name__ == "__main__":

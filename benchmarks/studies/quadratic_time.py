@@ -3,7 +3,7 @@
     python benchmarks/studies/quadratic_time.py [--repeats 3] [--loop 1000]
 
 The README of the study says 3 minutes, and 3 hours (60 times) with MLflow. Four programs, with and without MLflow (an
-SQLite store), turn and turn about: `arno quadratic`, `arno run` with the same settings, and a plain loop as the text
+SQLite store), in alternation: `arno quadratic`, `arno run` with the same settings, and a plain loop as the text
 describes it, without and with 100 sampled selections a round for ρ, which writes every round into the store itself.
 The plain loop runs --loop rounds (a tenth of them with ρ or MLflow) and is scaled.
 """
@@ -42,9 +42,9 @@ TEXT = """\
 The README of the power-of-choice study says: 15,000 rounds take 3 minutes on an Intel i7-1370H, and MLflow slows
 them down by about 60 times, to 3 hours. Here: K = 30 clients, m = 3 a round, dim 5, two local steps, lr 2e-5,
 power-of-choice with d = 9. The seconds are those of the whole command on {cores} cores, with start, records and
-pictures; mean and 95 % interval over {repeats} repeats, turn and turn about. The plain loop is written as the text
+pictures; mean and 95 % interval over {repeats} repeats, in alternation. The plain loop is written as the text
 describes the study. It ran {rounds:,} rounds ({few:,} with MLflow or ρ), without its start, and is scaled. It
-writes two values after every round with `mlflow.log_metrics`. All stores are SQLite files on this machine. A server
+writes two values after every round with `mlflow.log_metrics`. All stores are SQLite files on the same machine. A server
 on the internet, as the README used, was not measured: every request then also waits for the network.
 
 | program | seconds | with MLflow | ratio |

@@ -110,7 +110,7 @@ def test_other_settings_and_older_sources_are_run_again(cells, quick, tmp_path, 
     monkeypatch.setattr(cells, "other", lambda files: ["src/arno/version.py"])
     assert book.missing([one, two]) == []
     assert book.state([one, two, one._replace(name="three")]) == (
-        "2 of 3 runs are finished, 2 of them from older sources than the newest; together they took 1.0 h."
+        "2 of 3 runs are finished; 2 of them are older than the last change of the sources; together they took 1.0 h."
     )
     again = cells.Book("mine", tmp_path, again=True)
     assert again.missing([one, two]) == [one, two]
@@ -138,9 +138,9 @@ def test_older_runs_count_when_their_first_rounds_repeat(cells, quick, tmp_path,
     assert clone.missing([*made, stage2]) == []
     assert cells.Book("mine", tmp_path, again=True).missing([*made, stage2]) == [stage2]
     assert clone.state([*made, stage2]) == (
-        "5 of 5 runs are finished, 1 of them from older sources than the newest, 4 of them from sources that were "
-        "changed later: of 2 of these runs the first 5 rounds were repeated and gave the same losses to the last bit; "
-        "together they took 2.5 h."
+        "5 of 5 runs are finished; 1 of them are older than the last change of the sources; 4 of them were made before "
+        "a change of the sources: then the first 5 rounds of 2 of these runs were repeated and gave the same losses to "
+        "the last bit; together they took 2.5 h."
     )
     notes = tmp_path / "notes"
     monkeypatch.setenv("ARNO_NOTES", str(notes))

@@ -53,7 +53,8 @@ class Order:
         odd = [f"{a} and {b}" for a, b in self.reversed_pairs()]
         if odd:
             which = f"The order of {', '.join(odd)} depends on the setting"
-            return f"{text}. {which}: each is better in at least one setting, and this is not chance."
+            certain = "the 95 % interval of the paired differences excludes 0 (not corrected for the number of pairs)"
+            return f"{text}. {which}: each is better in at least one setting, where {certain}."
         won = len(self.winners)
         return f"{text}. " + (
             f"A winner is marked in {won} of them." if won else "No winner is marked: the differences may be chance."
