@@ -304,7 +304,9 @@ class Book:
                 f"{len(set(map(self.kind, same)))} of these runs were repeated and gave the same losses to the last bit"
             )
         spent = sum(self.records[cell.name]["seconds"] for cell in there) / 3600
-        return f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h."
+        return (
+            f"{len(there)} of {len(cells)} runs are finished{more}; together they took {spent:.1f} h, pauses included."
+        )
 
 
 def losses(result: RunResult) -> dict[str, float | None]:

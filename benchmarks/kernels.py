@@ -83,10 +83,7 @@ def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object],
     spent: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats + 2):
         for way, many in zip((theirs, ours), spent, strict=True):
-            began = perf_counter()
-            for _ in range(times):
-                way()
-            many.append((perf_counter() - began) / times * 1e3)
+            many.append(1e3 * seconds(way, times))
     torchs, arnos = (median(many[2:]) for many in spent)
     print(f"{name:<44} torch {torchs:8.3f} ms   Arno {arnos:8.3f} ms   {torchs / arnos:5.2f} times as fast")
 
@@ -112,7 +109,8 @@ def of_several(repeats: int) -> None:
         ways: dict[str, Callable[[], object]] = {"MKL": partial(torch.bmm, x, weight.mT)}
         if linear is not None:
             ways["oneDNN"] = partial(each, linear, x, weight)
-        speeds = (f"{name} {2 * 5 * 512 * k * m / seconds(way, repeats) / 1e9:4.0f}" for name, way in ways.items())
+        spent = {name: median(seconds(way, 20) for _ in range(repeats)) for name, way in ways.items()}
+        speeds = (f"{name} {2 * 5 * 512 * k * m / one / 1e9:4.0f}" for name, one in spent.items())
         print(f"five products of 512×{k} and {k}×{m}, GFLOP/s: {', '.join(speeds)}")
 
 
@@ -121,15 +119,12 @@ def each(linear: Callable[..., Tensor], x: Tensor, weight: Tensor) -> list[Tenso
     return [linear(one, matrix, None, "none", [], "") for one, matrix in zip(x, weight, strict=True)]
 
 
-def seconds(way: Callable[[], object], repeats: int, times: int = 20) -> float:
-    """The median of the seconds of a call."""
-    spent = []
-    for _ in range(repeats + 2):
-        began = perf_counter()
-        for _ in range(times):
-            way()
-        spent.append((perf_counter() - began) / times)
-    return median(spent[2:])
+def seconds(way: Callable[[], object], times: int) -> float:
+    """The mean seconds of some calls."""
+    began = perf_counter()
+    for _ in range(times):
+        way()
+    return (perf_counter() - began) / times
 
 
 def group_norm() -> None:

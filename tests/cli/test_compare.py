@@ -414,7 +414,7 @@ QUADRATIC = ("problem=quadratic", "local.lr=1e-3")
         (OWN, "metric=own_f2", "did you mean 'own_f1'?"),
         ((), "metric=personal_f1", "the clients have no test samples of their own; add data.client_test=0.2"),
         ((), "metric=own_accuracy", "the clients have no test samples of their own; add data.client_test=0.2"),
-        (OWN, "metric=personal_f1", "method=fedavg has no personal models; add fedavg.eval.finetune=5"),
+        (OWN, "metric=personal_f1", "method=fedavg has no personal models; add eval.finetune=5, which"),
         (QUADRATIC, "metric=gaps", "did you mean 'gap'?"),
         (QUADRATIC, "target=-1", "target = -1: F(w) − F(w*) is at least 0; change the target"),
     ],
@@ -423,6 +423,14 @@ def test_a_wrong_metric_or_target_is_refused_by_its_declaration(problem, words, 
     own, _ = compare.own_keys(words.split())
     with pytest.raises(package.ArnoError, match=re.escape(message)):
         compare.check_metric(own, [configs.plain(configs.compose(problem))])
+
+
+def test_personal_scores_are_asked_of_the_methods_that_have_none():
+    cells = [configs.plain(configs.compose((*OWN, f"method={name}"))) for name in ("fedper", "fedprox")]
+    with pytest.raises(
+        package.ArnoError, match=r"method=fedprox has no personal models; add fedprox\.eval\.finetune=5"
+    ):
+        compare.check_metric({"metric": "personal_f1", "target": None}, cells)
 
 
 @pytest.mark.parametrize(

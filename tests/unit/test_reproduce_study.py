@@ -54,7 +54,7 @@ def test_a_figure_with_missing_runs_has_no_verdict(study, tmp_path, monkeypatch,
     assert capsys.readouterr().out.count("SGD, G=1 seed=0: ") == 1, "what is finished is not run again"
     text = (tmp_path / "page.md").read_text()
     assert "\n## scaffold-figure3: not reproduced\n" in text
-    assert "15 of 15 runs are finished; together they took 2.5 h." in text
+    assert "15 of 15 runs are finished; together they took 2.5 h, pauses included." in text
     with pytest.raises(Exception, match="did you mean 'scaffold-figure3'"):
         study.main(["scaffold-figure"])
 

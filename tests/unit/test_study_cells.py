@@ -106,11 +106,12 @@ def test_other_settings_and_older_sources_are_run_again(cells, quick, tmp_path, 
     assert cells.Book("mine", tmp_path).missing([one._replace(words=("rounds=2",)), two]) == [
         one._replace(words=("rounds=2",))
     ]
-    assert book.state([one, two]) == "2 of 2 runs are finished; together they took 1.0 h."
+    assert book.state([one, two]) == "2 of 2 runs are finished; together they took 1.0 h, pauses included."
     monkeypatch.setattr(cells, "other", lambda files: ["src/arno/version.py"])
     assert book.missing([one, two]) == []
     assert book.state([one, two, one._replace(name="three")]) == (
-        "2 of 3 runs are finished; 2 of them are older than the last change of the sources; together they took 1.0 h."
+        "2 of 3 runs are finished; 2 of them are older than the last change of the sources; "
+        "together they took 1.0 h, pauses included."
     )
     again = cells.Book("mine", tmp_path, again=True)
     assert again.missing([one, two]) == [one, two]
@@ -140,7 +141,7 @@ def test_older_runs_count_when_their_first_rounds_repeat(cells, quick, tmp_path,
     assert clone.state([*made, stage2]) == (
         "5 of 5 runs are finished; 1 of them are older than the last change of the sources; 4 of them were made before "
         "a change of the sources: then the first 5 rounds of 2 of these runs were repeated and gave the same losses to "
-        "the last bit; together they took 2.5 h."
+        "the last bit; together they took 2.5 h, pauses included."
     )
     notes = tmp_path / "notes"
     monkeypatch.setenv("ARNO_NOTES", str(notes))

@@ -181,11 +181,16 @@ def check_metric(own: Mapping[str, Any], configurations: Sequence[Config]) -> No
 
 def _check_personal(name: str, configurations: Sequence[Config]) -> None:
     """Refuse a score of personal models if a method has none, and the global model is not fine-tuned either."""
-    for config in {repr((one["method"], one["eval"]["finetune"])): one for one in configurations}.values():
-        if not config["eval"]["finetune"] and not any("personal" in part.roles for part in method(config)):
-            kind = config["method"]["kind"]
-            rule = f"method={kind} has no personal models"
-            raise ArnoError(f"metric = {name}", rule, f"add {kind}.eval.finetune=5, which fine-tunes its model for it")
+    different = {repr((one["method"], one["eval"]["finetune"])): one for one in configurations}.values()
+    without = [
+        config["method"]["kind"]
+        for config in different
+        if not config["eval"]["finetune"] and not any("personal" in part.roles for part in method(config))
+    ]
+    if without:
+        setting = "eval.finetune=5" if len(without) == len(different) else f"{without[0]}.eval.finetune=5"
+        rule = f"method={without[0]} has no personal models"
+        raise ArnoError(f"metric = {name}", rule, f"add {setting}, which fine-tunes the global model for this score")
 
 
 def _check_target(target: float | None, metric: Metric) -> None:
